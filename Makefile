@@ -1,0 +1,32 @@
+# make demo: set up and show a result.  make test: set up, lint, types and tests.  Both start from nothing but Python.
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo   check the paper's theorems on random batches and print what is true"
+	@echo "make test   lint, types and tests"
+	@echo "make slow   the tests that take longer"
+	@echo "make clean  remove the virtual environment"
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: .venv/ready
+	$(BIN)/gcalign verify
+
+test: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 -m "not slow"
+
+slow: .venv/ready
+	$(BIN)/pytest -m slow
+
+clean:
+	rm -rf .venv
+
+.PHONY: help demo test slow clean

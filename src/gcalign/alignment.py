@@ -1,0 +1,269 @@
+"""The objective: min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (eq:mainobj), as a criterion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gcalign.constraints import Constraint, Problem
+from gcalign.distributed import Gather
+from gcalign.divergences import Divergence
+from gcalign.errors import did_you_mean, one_of
+from gcalign.geometry import Entropic, Geometry
+from gcalign.gradients import Choice
+from gcalign.kernels import Kernel, LogKernel, as_kernel
+from gcalign.operators import Pairwise
+from gcalign.plan import Plan, Side, Sides
+from gcalign.proximal import Proximal, Setting, Settings, proximal
+from gcalign.targets import Identity, Target, Weighted, as_target
+
+LAYOUTS = {"cross": Sides.cross, "joint": Sides.joint}
+_KNOWN = ("labels", "domains", "ids", "weights")
+PerSide = Tensor | Sequence[int] | tuple[Any, Any]  # one value for each sample, or a pair: for z1 and for z2
+
+
+class Objective(nn.Module):
+    """What is called as `criterion(z1, z2)`: z1 and z2 are [B, D], not normalised; the loss is 0-dim.
+
+    ids say which embeddings come from one sample (default: by position); labels, domains and weights are read by
+    the targets that want them; target replaces the criterion's own for this call. Each is one value for both sides or
+    a tuple, (for z1, for z2).
+    """
+
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *,
+        labels: PerSide | None = None,
+        domains: PerSide | None = None,
+        ids: PerSide | None = None,
+        weights: PerSide | None = None,
+        target: Tensor | Target | None = None,
+    ) -> Tensor:
+        raise NotImplementedError
+
+
+class Alignment(Objective):
+    """Five choices make a method: K_θ, B with h, d_M, P_tgt and d_Γ. It prints as that composition.
+
+    `iterations` is the most, `tol` ends them early; `gradient` is exact in every mode (`explain` says which ran);
+    `block` rows of the kernel are held at once (None: all); `gather` joins the batches of all ranks.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | Callable[[Tensor, Tensor], Tensor],
+        constraints: Sequence[Constraint],
+        divergence: Divergence,
+        target: Target | Tensor = Identity(),
+        geometry: Geometry | None = None,
+        *,
+        layout: str = "cross",
+        iterations: int = 10,
+        tol: float = 1e-6,
+        gradient: str = "auto",
+        block: int | None = None,
+        gather: bool = True,
+        check_finite: bool = True,
+    ) -> None:
+        super().__init__()
+        self.kernel = as_kernel(kernel)
+        self.constraints = tuple(constraints)
+        for constraint in self.constraints:
+            if not isinstance(constraint, Constraint):
+                raise TypeError(f"{constraint!r} is not a Constraint; try constraints=(gcalign.Rows(), gcalign.Columns())")
+        if not isinstance(divergence, Divergence):
+            raise TypeError(f"divergence={divergence!r} is not a Divergence; try gcalign.KL()")
+        self.divergence = divergence
+        self.target = as_target(target)
+        self.geometry = geometry
+        self.layout = one_of("layout", layout, LAYOUTS)
+        self.settings = Settings(iterations, tol, gradient, block)
+        self.gather = gather
+        self.check_finite = check_finite
+
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *,
+        labels: PerSide | None = None,
+        domains: PerSide | None = None,
+        ids: PerSide | None = None,
+        weights: PerSide | None = None,
+        target: Tensor | Target | None = None,
+    ) -> Tensor:
+        """d_M(P_tgt ‖ P_θ)."""
+        known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
+        loss = self._solved(z1, z2, known, target, self._loss)
+        if self.check_finite and not torch.compiler.is_compiling() and not bool(torch.isfinite(loss)):
+            raise FloatingPointError(
+                f"the loss is {float(loss)} though the embeddings are finite: {self!r} leaves the range of "
+                f"{str(loss.dtype).removeprefix('torch.')}; raise eps or pass float64 embeddings"
+            )
+        return loss
+
+    @torch.no_grad()
+    def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
+        """P_θ, without gradient; takes what the criterion takes."""
+        return self._solved(z1, z2, known, target, lambda solved: solved.plan)
+
+    def explain(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Choice:
+        """Which gradient mode runs on such a batch, and why."""
+        return self._solved(z1, z2, known, target, lambda solved: solved.choice)
+
+    def _loss(self, solved: Proximal) -> Tensor:
+        return solved.loss(self.divergence)
+
+    def _solved(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        known: dict[str, PerSide | None],
+        target: Tensor | Target | None,
+        read: Callable[[Proximal], Any],
+    ) -> Any:
+        _check(z1, z2, check_finite=self.check_finite)
+        dtype = torch.promote_types(z1.dtype, torch.float32)  # half precision is computed in float32
+        with torch.autocast(z1.device.type, enabled=False):
+            setting = self._setting(z1.to(dtype), z2.to(dtype), known, target)
+            return read(proximal(setting, self.divergence, self.settings))
+
+    def _setting(
+        self, z1: Tensor, z2: Tensor, known: dict[str, PerSide | None], target: Tensor | Target | None
+    ) -> Setting:
+        chosen = self.target if target is None else as_target(target)
+        if known.get("weights") is not None and "weights" not in chosen.reads:
+            chosen = Weighted(chosen)
+        if target is None:
+            self._refuse_unread(known, chosen)
+        first, second = _sides(z1, z2, known, chosen)
+        if self.gather:
+            join = Gather()
+            first, second = join(first), join(second)
+        sides = LAYOUTS[self.layout](first, second)
+        x = self.kernel.features(sides.rows.features)
+        y = x if sides.columns is sides.rows else self.kernel.features(sides.columns.features)
+        if isinstance(self.kernel, LogKernel):
+            self.kernel.owns_its_gradient(x, y)
+        eps = self.kernel.eps if self.geometry is None else self.geometry.eps
+        eps = torch.as_tensor(eps, dtype=z1.dtype, device=z1.device)
+        support = chosen.on(sides, z1.dtype)
+        problem = Problem(self.geometry or Entropic(eps), eps, support, sides)
+        return Setting(Pairwise(self.kernel, x, y, sides.own), self.constraints, problem, support, sides.allowed)
+
+    def _refuse_unread(self, known: dict[str, PerSide | None], target: Target) -> None:
+        """Labels that nothing reads are a mistake: training would be unsupervised, or worse, thought to be."""
+        read = target.reads.union(*(constraint.reads for constraint in self.constraints))
+        for name, readers in (("labels", "Labels()"), ("domains", "Blocks(alpha, beta)")):
+            if known.get(name) is not None and name not in read:
+                raise ValueError(
+                    f"{name} were given, but the target {target!r} does not read them; "
+                    f"use target=gcalign.{readers}, or leave them out"
+                )
+
+    def __repr__(self) -> str:
+        parts = [f"{self.kernel!r}", f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"]
+        parts += [f"{self.divergence!r}", f"target={self.target!r}"]
+        if self.geometry is not None:
+            parts.append(f"geometry={self.geometry!r}")
+        parts.append(f"layout={self.layout!r}")
+        parts += [f"{k}={v!r}" for k, v in vars(self.settings).items() if v is not None]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+class Symmetric(Objective):
+    """Half of an alignment and half of the same with its sides exchanged, as CLIP's loss is for InfoNCE."""
+
+    def __init__(self, alignment: Alignment) -> None:
+        super().__init__()
+        self.alignment = alignment
+
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *,
+        labels: PerSide | None = None,
+        domains: PerSide | None = None,
+        ids: PerSide | None = None,
+        weights: PerSide | None = None,
+        target: Tensor | Target | None = None,
+    ) -> Tensor:
+        known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
+        there = self.alignment(z1, z2, target=target, **known)
+        turned = {k: v[::-1] if isinstance(v, tuple) else v for k, v in known.items()}
+        back = self.alignment(z2, z1, target=target.T if isinstance(target, Tensor) else target, **turned)
+        return 0.5 * (there + back)
+
+    def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
+        """P_θ of the first half, z1 along the rows."""
+        return self.alignment.plan(z1, z2, target=target, **known)
+
+    def explain(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Choice:
+        """Which gradient mode runs on such a batch, and why."""
+        return self.alignment.explain(z1, z2, target=target, **known)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.alignment!r})"
+
+
+def _check(z1: Tensor, z2: Tensor, *, check_finite: bool) -> None:
+    for name, z in (("z1", z1), ("z2", z2)):
+        if not isinstance(z, Tensor):
+            raise TypeError(f"{name} is a {type(z).__name__}; it must be a tensor [B, D] of embeddings")
+        if z.dim() != 2 or 0 in z.shape:
+            raise ValueError(f"{name} of shape {tuple(z.shape)} must be [B, D] with B, D ≥ 1; flatten other dimensions")
+        if not z.is_floating_point():
+            raise TypeError(f"{name} has dtype {z.dtype}; embeddings must be real floating-point, try {name}.float()")
+    if z1.shape[1] != z2.shape[1]:
+        raise ValueError(f"z1 has {z1.shape[1]} dimensions and z2 {z2.shape[1]}; project both sides to one size")
+    if z1.dtype != z2.dtype:
+        raise TypeError(f"z1 is {z1.dtype} and z2 {z2.dtype}; give both sides one dtype, e.g. z2.to(z1.dtype)")
+    if z1.device != z2.device:
+        raise ValueError(f"z1 is on {z1.device} and z2 on {z2.device}; move both to one device")
+    if check_finite and not torch.compiler.is_compiling():
+        for name, z in (("z1", z1), ("z2", z2)):
+            finite = torch.isfinite(z)
+            if not bool(finite.all()):
+                row = int((~finite).any(1).nonzero()[0])
+                raise ValueError(
+                    f"{name}[{row}] has NaN or Inf; embeddings must be finite: lower the learning rate, clip gradients, "
+                    "or pass check_finite=False to skip this test"
+                )
+
+
+def _sides(z1: Tensor, z2: Tensor, known: dict[str, PerSide | None], target: Target) -> tuple[Side, Side]:
+    given = {name: value for name, value in known.items() if value is not None}
+    for name in given:
+        if name not in _KNOWN:
+            raise TypeError(f"{name}= is not something a criterion takes; {did_you_mean(name, _KNOWN)}")
+    values: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, value in given.items():
+        pair = value if isinstance(value, tuple) and len(value) == 2 else (value, value)
+        values[name] = (_column(name, pair[0], z1, "z1"), _column(name, pair[1], z2, "z2"))
+    if len(z1) != len(z2) and "ids" in target.reads and "ids" not in values:
+        raise ValueError(
+            f"z1 has {len(z1)} rows and z2 {len(z2)}, so position cannot say which belong together; "
+            "give ids=(ids1, ids2) or target=T"
+        )
+    one, two = ({name: pair[k] for name, pair in values.items()} for k in (0, 1))
+    return Side(z1, **one), Side(z2, **two)
+
+
+def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
+    column = torch.as_tensor(value, device=z.device)
+    if column.dim() not in (1, 2) or len(column) != len(z) or (column.dim() == 2 and name != "labels"):
+        raise ValueError(
+            f"{name} of shape {tuple(column.shape)} must have one value for each of the {len(z)} rows of {which}; "
+            f"where the sides differ pass {name}=(for z1, for z2)"
+        )
+    if name == "weights":
+        return column.to(z.dtype)
+    if column.is_floating_point():
+        raise TypeError(f"{name} has dtype {column.dtype}; it must be whole numbers, try {name}.long()")
+    return column

@@ -1,0 +1,280 @@
+"""B and h: the sets a plan is projected on, hard or relaxed, each as the multiplier that one projection takes."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gcalign.errors import Terse, positive
+from gcalign.geometry import Entropic, Geometry
+from gcalign.plan import Sides
+from gcalign.support import Support
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a constraint may ask about the plan it constrains."""
+
+    geometry: Geometry
+    eps: Tensor  # []  the geometry's, as a tensor
+    target: Support | None = None
+    sides: Sides | None = None
+
+
+# --- h: what leaving a marginal costs -------------------------------------------------------------------------
+
+
+class Penalty(Terse, ABC):
+    """λ·h(P1, μ) for one marginal. Only sums enter, so it is all vectors: gap = log μ − log(K v)."""
+
+    @abstractmethod
+    def step(self, gap: Tensor, eps: Tensor) -> Tensor:
+        """log u, the scaling that solves this side alone."""
+
+    def excess(self, log_scale: Tensor, mass: Tensor, eps: Tensor) -> Tensor:
+        """μ·a + ε⁻¹λ h*(−εa), h's term of the Fenchel–Young loss at potentials a = log u, beside KL(T‖P)."""
+        return torch.zeros_like(eps)
+
+    def distance(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
+        """The same term in the plan's own sums: (λ/ε) KL(T1‖P1) for the KL relaxation."""
+        return torch.zeros_like(eps)
+
+
+@dataclass(frozen=True, repr=False)
+class Hard(Penalty):
+    """The marginal is met: u = μ/(K v)."""
+
+    def step(self, gap: Tensor, eps: Tensor) -> Tensor:
+        return gap
+
+
+@dataclass(frozen=True, repr=False)
+class Relaxed(Penalty):
+    """λ KL(P1‖μ): u = (μ/(K v))^τ with τ = λ/(λ + ε)."""
+
+    lam: float
+
+    def __post_init__(self) -> None:
+        positive("lam", self.lam, "small values let mass go, large ones keep the marginal")
+
+    def step(self, gap: Tensor, eps: Tensor) -> Tensor:
+        return gap * (self.lam / (self.lam + eps))
+
+    def excess(self, log_scale: Tensor, mass: Tensor, eps: Tensor) -> Tensor:
+        scale = self.lam / eps
+        return (mass * (log_scale + scale * torch.expm1(-log_scale / scale))).sum()
+
+    def distance(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
+        return self.lam / eps * (torch.xlogy(mass, mass) - mass * log_sums - mass + log_sums.exp()).sum()
+
+
+@dataclass(frozen=True, repr=False)
+class TotalVariation(Penalty):
+    """λ ‖P1 − μ‖₁: the hard scaling, but never beyond e^{±λ/ε}."""
+
+    lam: float
+
+    def __post_init__(self) -> None:
+        positive("lam", self.lam, "at λ the marginal is given up entry by entry")
+
+    def step(self, gap: Tensor, eps: Tensor) -> Tensor:
+        bound = self.lam / eps
+        return torch.maximum(torch.minimum(gap, bound), -bound)
+
+
+def as_penalty(penalty: float | Penalty) -> Penalty:
+    """inf is the hard constraint, a finite value the KL relaxation."""
+    if isinstance(penalty, Penalty):
+        return penalty
+    lam = positive("penalty", penalty, "inf is the hard constraint, the paper relaxes with 0.2", infinite=True)
+    return Hard() if math.isinf(lam) else Relaxed(lam)
+
+
+# --- B: the sets ----------------------------------------------------------------------------------------------
+
+
+class Constraint(Terse, ABC):
+    """One convex set (or penalty), given by its multiplier in mirror coordinates.
+
+    `solvers.dykstra` does `z = y + U; U = multiplier(z); y = z − U`: return what must be taken off `z`
+    for it to lie in the set. That one method is a constraint of your own.
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset()  # what it wants to know of the sides beyond the target
+
+    @abstractmethod
+    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:  # [n, m] -> broadcasts to [n, m]
+        """z − (its projection), where z = ∇Γ(P)."""
+
+    def check(self, problem: Problem, shape: tuple[int, int]) -> None:
+        """Raise where this set cannot hold on such a plan."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _Marginal(Constraint, ABC):
+    penalty: float | Penalty = math.inf
+    mass: Tensor | float | None = None
+
+    def __post_init__(self) -> None:
+        as_penalty(self.penalty)
+        if self.mass is not None:
+            mass = torch.as_tensor(self.mass)
+            if mass.dim() > 1 or not bool((mass > 0).all()) or not bool(torch.isfinite(mass).all()):
+                raise ValueError(f"mass={self.mass} must be one positive number, or one for each; None follows the target")
+
+    @property
+    def h(self) -> Penalty:
+        return as_penalty(self.penalty)
+
+    @property
+    @abstractmethod
+    def _dim(self) -> int:
+        """Which axis is summed over."""
+
+    def target_mass(self, problem: Problem, shape: tuple[int, int], like: Tensor) -> Tensor:
+        """μ (or ν): as given, else the target's, else uniform with total n."""
+        kept = 1 - self._dim
+        if self.mass is not None:
+            mass = torch.as_tensor(self.mass).to(like)
+            if mass.dim() == 1 and len(mass) != shape[kept]:
+                raise ValueError(f"{self!r} has {len(mass)} masses for a plan {shape[0]}×{shape[1]}; give {shape[kept]}")
+            return mass.expand(shape[kept])
+        if problem.target is None:
+            return like.new_full((shape[kept],), shape[0] / shape[kept])
+        mass = problem.target.nu if kept else problem.target.mu
+        if kept and problem.sides is not None and problem.sides.partner is None and bool((mass == 0).any()):
+            lonely = (mass == 0).nonzero().flatten().tolist()
+            raise ValueError(
+                f"columns {_some(lonely)} have no positive, so {self!r}, which follows the target, would empty them "
+                "and they could not act as negatives; give masses with Columns(mass=...), "
+                "or constrain rows only as 'ince' and 'rince' do"
+            )
+        return mass.to(like)
+
+    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
+        mass = self.target_mass(problem, (z.shape[0], z.shape[1]), z).unsqueeze(self._dim)
+        if isinstance(problem.geometry, Entropic):
+            return -self.h.step(mass.log() - z.logsumexp(self._dim, keepdim=True), problem.eps)
+        _only_hard(self, self.h)
+        return (z.sum(self._dim, keepdim=True) - mass) / z.shape[self._dim]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Rows(_Marginal):
+    """C₁^μ: P1 = μ (eq:Birkhoff); a finite `penalty` λ is the KL relaxation, `mass=None` follows the target."""
+
+    @property
+    def _dim(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Columns(_Marginal):
+    """C₂^ν: Pᵀ1 = ν (eq:Birkhoff); a finite `penalty` λ is the KL relaxation, `mass=None` follows the target."""
+
+    @property
+    def _dim(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Capacity(Constraint):
+    """P ≤ c, entry by entry; c is a number or a matrix [n, m]."""
+
+    bound: float | Tensor
+
+    def __post_init__(self) -> None:
+        bound = torch.as_tensor(self.bound)
+        if not bool((bound > 0).all()):
+            raise ValueError(f"bound={self.bound} must be > 0; a pair that may carry no mass is one the kernel gives −∞")
+
+    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
+        return (z - problem.geometry.coordinate(torch.as_tensor(self.bound).to(z))).clamp(min=0)
+
+    def check(self, problem: Problem, shape: tuple[int, int]) -> None:
+        bound = torch.as_tensor(self.bound)
+        if bound.dim() and tuple(bound.shape) != shape:
+            raise ValueError(f"bound of shape {tuple(bound.shape)} must be a number or {shape}, as the plan")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class NonNegative(Constraint):
+    """P ≥ 0. An entropic plan is positive by itself; a Euclidean one needs this."""
+
+    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
+        zero = problem.geometry.coordinate(torch.zeros_like(problem.eps))
+        return torch.where(z < zero, z - zero, 0)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class BlockSums(Constraint):
+    """Σ P over each (group of rows) × (group of columns) = mass [G, H], hard or KL-relaxed.
+
+    Groups are given, or the sides' domains; numbered in sorted order. `mass=None` follows the target.
+    """
+
+    rows: Tensor | None = None  # [n]
+    columns: Tensor | None = None  # [m]
+    mass: Tensor | None = None  # [G, H]
+    penalty: float | Penalty = math.inf
+    reads: ClassVar[frozenset[str]] = frozenset({"domains"})
+
+    def __post_init__(self) -> None:
+        as_penalty(self.penalty)
+        if self.mass is not None and (self.mass.dim() != 2 or not bool((self.mass > 0).all())):
+            raise ValueError(f"mass={self.mass.tolist()} must be a matrix of positive sums, row groups × column groups")
+
+    def _groups(self, problem: Problem, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        sides = problem.sides
+        domains = (None, None) if sides is None else (sides.rows.domains, sides.columns.domains)
+        codes = []
+        for given, domain, length, name in zip((self.rows, self.columns), domains, shape, ("rows", "columns"), strict=True):
+            groups = domain if given is None else given
+            if groups is None or len(groups) != length:
+                got = "none" if groups is None else f"{len(groups)}"
+                raise ValueError(f"BlockSums needs a group for each of {length} {name}, got {got}; give {name}= or domains=")
+            codes.append(torch.unique(groups, return_inverse=True)[1].to(problem.eps.device))
+        return codes[0], codes[1]
+
+    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
+        g, h = self._groups(problem, (z.shape[0], z.shape[1]))
+        if self.mass is not None:
+            mass = self.mass.to(z)
+        else:
+            if problem.target is None:
+                raise ValueError("BlockSums() follows the target, and there is none; give mass=")
+            mass = _by_group(problem.target.dense(), g, h, torch.Tensor.sum)
+        if isinstance(problem.geometry, Entropic):
+            gap = mass.log() - _by_group(z, g, h, torch.Tensor.logsumexp)
+            shift = -as_penalty(self.penalty).step(gap, problem.eps)
+        else:
+            _only_hard(self, as_penalty(self.penalty))
+            members = _by_group(torch.ones_like(z), g, h, torch.Tensor.sum)
+            shift = (_by_group(z, g, h, torch.Tensor.sum) - mass) / members
+        return shift[g][:, h]
+
+    def check(self, problem: Problem, shape: tuple[int, int]) -> None:
+        g, h = self._groups(problem, shape)
+        groups = (int(g.max()) + 1, int(h.max()) + 1)
+        if self.mass is not None and tuple(self.mass.shape) != groups:
+            raise ValueError(f"mass of shape {tuple(self.mass.shape)} must be {groups}: row groups × column groups")
+
+
+def _by_group(x: Tensor, g: Tensor, h: Tensor, reduce) -> Tensor:  # type: ignore[no-untyped-def]  # Tensor.sum or Tensor.logsumexp
+    """x [n, m] reduced over each group of columns, then each group of rows: [G, H]."""
+    narrow = torch.stack([reduce(x[:, h == k], 1) for k in range(int(h.max()) + 1)], 1)
+    return torch.stack([reduce(narrow[g == k], 0) for k in range(int(g.max()) + 1)])
+
+
+def _only_hard(constraint: Constraint, penalty: Penalty) -> None:
+    if not isinstance(penalty, Hard):
+        raise ValueError(f"{constraint!r} relaxes by KL, which needs the Entropic geometry; use penalty=inf")
+
+
+def _some(rows: list[int]) -> str:
+    return f"{rows[:5]}" + ("" if len(rows) <= 5 else f" and {len(rows) - 5} more")

@@ -1,0 +1,67 @@
+"""Errors that state the value, the rule and the remedy; and reprs that are provenance."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: a guess where one is near, then every name."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return f"{guess}known: {', '.join(known)}"
+
+
+def one_of(what: str, value: str, known: Iterable[str]) -> str:
+    """`value` if it is one of `known`; otherwise an error that suggests the nearest."""
+    known = tuple(known)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{what}={value!r} is unknown; {did_you_mean(str(value), known)}")
+    return value
+
+
+def positive(what: str, value: float, remedy: str, *, infinite: bool = False, zero: bool = False) -> float:
+    """`value` as a float if it is > 0 (or ≥ 0 with `zero`) and, unless `infinite`, finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what}={value!r} must be a number; {remedy}")
+    value = float(value)
+    low = value >= 0 if zero else value > 0
+    if not low or (math.isinf(value) and not infinite):
+        rule = ("≥ 0" if zero else "> 0") + ("" if infinite else " and finite")
+        raise ValueError(f"{what}={value:g} must be {rule}; {remedy}")
+    return value
+
+
+def count(what: str, value: int, remedy: str, *, least: int = 1) -> int:
+    """`value` if it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what}={value!r} must be a whole number; {remedy}")
+    if value < least:
+        raise ValueError(f"{what}={value} must be at least {least}; {remedy}")
+    return value
+
+
+class Terse:
+    """A dataclass that prints as the call that makes it, without the defaults."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # only dataclasses inherit from this
+            value: Any = getattr(self, field.name)
+            default = field.default
+            if default is not dataclasses.MISSING and _same(value, default):
+                continue
+            text = f"<{tuple(value.shape)}>" if hasattr(value, "shape") else f"{value!r}"
+            shown.append(text if default is dataclasses.MISSING else f"{field.name}={text}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _same(value: Any, default: Any) -> bool:
+    if hasattr(value, "shape") or hasattr(default, "shape"):
+        return value is default
+    return bool(value == default)

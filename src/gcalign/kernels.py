@@ -1,0 +1,146 @@
+"""K_θ: the augmentation kernel (Definition def:gibbs), kept as its logarithm."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from gcalign.errors import positive
+
+_PAPER = "the paper uses 0.5"
+
+
+class Kernel(nn.Module, ABC):
+    """log K_ij = −C(x_i, y_j)/ε on the features of the two sides.
+
+    A kernel of your own overrides `cost` and, where each embedding is prepared alone, `features`.
+    """
+
+    def __init__(self, eps: float, *, learnable: bool = False) -> None:
+        super().__init__()
+        eps = positive("eps", eps, _PAPER)
+        self.learnable = learnable
+        # the logarithm is learnt, so that ε stays positive whatever the optimiser does
+        self.log_eps = nn.Parameter(torch.tensor(math.log(eps))) if learnable else None
+        self._eps = eps
+
+    @property
+    def eps(self) -> Tensor | float:
+        """ε: a number, or a tensor with a gradient where it is learnt."""
+        return self._eps if self.log_eps is None else self.log_eps.exp()
+
+    def features(self, z: Tensor) -> Tensor:  # [n, d] -> [n, d]
+        """What the cost compares, one embedding at a time."""
+        return z
+
+    @abstractmethod
+    def cost(self, x: Tensor, y: Tensor) -> Tensor:  # [n, d], [m, d] -> [n, m]
+        """C between the features of the two sides."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:  # [n, d], [m, d] -> [n, m]
+        """log K."""
+        eps = self.eps
+        return -self.cost(x, y) / (eps.to(x.dtype) if isinstance(eps, Tensor) else eps)
+
+    def extra_repr(self) -> str:
+        eps = self._eps if self.log_eps is None else float(self.log_eps.detach().exp())
+        return f"eps={eps:g}" + (", learnable=True" if self.learnable else "")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+
+class Cosine(Kernel):
+    """C = 1 − cos(z'_i, z''_j), the paper's cost."""
+
+    def __init__(self, eps: float = 0.5, *, learnable: bool = False) -> None:
+        super().__init__(eps, learnable=learnable)
+
+    def features(self, z: Tensor) -> Tensor:
+        return normalize(z)
+
+    def cost(self, x: Tensor, y: Tensor) -> Tensor:
+        return 1 - x @ y.T
+
+
+class SquaredEuclidean(Kernel):
+    """C = ‖x_i − y_j‖², between normalised embeddings unless `normalized=False`."""
+
+    def __init__(self, eps: float = 1.0, *, learnable: bool = False, normalized: bool = True) -> None:
+        super().__init__(eps, learnable=learnable)
+        self.normalized = normalized
+
+    def features(self, z: Tensor) -> Tensor:
+        return normalize(z) if self.normalized else z
+
+    def cost(self, x: Tensor, y: Tensor) -> Tensor:
+        return x.square().sum(1)[:, None] + y.square().sum(1) - 2 * (x @ y.T)
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.normalized else ", normalized=False")
+
+
+class LogKernel(Kernel):
+    """Any callable that gives log K from the embeddings of the two sides: `LogKernel(lambda x, y: x @ y.T)`.
+
+    `eps` is only the unit of the potentials and of the relaxations: the callable has the last word on log K.
+    A callable with parameters of its own must be an `nn.Module`, so that they get their gradient.
+    """
+
+    def __init__(self, log_k: Callable[[Tensor, Tensor], Tensor], eps: float = 1.0) -> None:
+        super().__init__(eps)
+        self.log_k = log_k
+
+    def cost(self, x: Tensor, y: Tensor) -> Tensor:
+        return -self.forward(x, y) * self._eps
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        log_k = self.log_k(x, y)
+        if not isinstance(log_k, Tensor) or log_k.shape != (len(x), len(y)):
+            got = tuple(log_k.shape) if isinstance(log_k, Tensor) else type(log_k).__name__
+            raise ValueError(
+                f"the kernel gave {got} for {len(x)} rows and {len(y)} columns; "
+                f"it must give log K of shape ({len(x)}, {len(y)})"
+            )
+        return log_k
+
+    def owns_its_gradient(self, x: Tensor, y: Tensor) -> None:
+        """Refuse a closure over tensors with a gradient: nothing would ever reach them."""
+        if isinstance(self.log_k, nn.Module):
+            return
+        with torch.enable_grad():
+            probe = self.log_k(x[:1].detach(), y[:1].detach())
+        if probe.requires_grad:
+            raise ValueError(
+                "the kernel's callable uses tensors that require a gradient but are not its arguments; "
+                "make it an nn.Module that owns them as parameters"
+            )
+
+    def extra_repr(self) -> str:
+        return f"{getattr(self.log_k, '__name__', repr(self.log_k))}, {super().extra_repr()}"
+
+
+def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
+    """A kernel as it is; any other callable as a `LogKernel`."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if not callable(kernel) or isinstance(kernel, type):
+        raise TypeError(f"kernel={kernel!r} must be a Kernel or a callable (x, y) -> log K; try gcalign.Cosine(0.5)")
+    return LogKernel(cast("Callable[[Tensor, Tensor], Tensor]", kernel))
+
+
+def normalize(z: Tensor) -> Tensor:
+    """Unit rows. A zero row stays zero, with a finite gradient; huge and tiny rows lose nothing.
+
+    Directions do not depend on the scale, so each row is first divided by its largest entry as a constant:
+    the squares in the norm can then neither overflow nor vanish.
+    """
+    largest = z.detach().abs().amax(1, keepdim=True)
+    z = z / torch.where(largest > 0, largest, 1)
+    squared = z.square().sum(1, keepdim=True)
+    return z / torch.where(squared > 0, squared, 1).sqrt()

@@ -1,0 +1,58 @@
+"""What the paper measures on embeddings: alignment, uniformity and compactness."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gcalign.errors import positive
+from gcalign.kernels import normalize
+
+
+def alignment(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> []
+    """mean_i ‖z'_i − z''_i‖² of normalised pairs (eq:alignment); lower is better."""
+    _matrices(z1=z1, z2=z2)
+    if z1.shape != z2.shape:
+        raise ValueError(f"z1 of shape {tuple(z1.shape)} and z2 of shape {tuple(z2.shape)} must be pairs, row by row")
+    return (normalize(_real(z1)) - normalize(_real(z2))).square().sum(1).mean()
+
+
+def uniformity(z: Tensor, t: float = 2.0, *, block: int = 1024) -> Tensor:  # [n, D] -> []
+    """log mean_{i≠j} exp(−t‖z_i − z_j‖²) of normalised embeddings (eq:uniformity); lower is more uniform."""
+    _matrices(z=z)
+    positive("t", t, "2 is the usual value")
+    n = len(z)
+    if n < 2:
+        raise ValueError(f"uniformity is about pairs, and there is {n} embedding; give at least 2")
+    x = normalize(_real(z))
+    parts = []
+    for start in range(0, n, block):
+        rows = torch.arange(start, min(start + block, n), device=x.device)
+        log_kernel = -t * (x[rows].square().sum(1)[:, None] + x.square().sum(1) - 2 * (x[rows] @ x.T))
+        itself = rows[:, None] == torch.arange(n, device=x.device)
+        parts.append(log_kernel.masked_fill(itself, -torch.inf).logsumexp((0, 1)))
+    return torch.stack(parts).logsumexp(0) - math.log(n * (n - 1))
+
+
+def compactness(h: Tensor, labels: Tensor) -> Tensor:  # [n, D], [n] -> []
+    """Mean L2 distance of each point to the centre of its class, in the encoder's own space (fig:sensitivity_study)."""
+    _matrices(h=h)
+    if labels.shape != h.shape[:1]:
+        raise ValueError(f"labels of shape {tuple(labels.shape)} must be ({len(h)},): one for each row of h")
+    x = _real(h)
+    classes, code = torch.unique(labels.to(x.device), return_inverse=True)
+    centres = x.new_zeros(len(classes), x.shape[1]).index_add(0, code, x)
+    centres = centres / torch.bincount(code, minlength=len(classes))[:, None]
+    return torch.linalg.vector_norm(x - centres[code], dim=1).mean()
+
+
+def _real(z: Tensor) -> Tensor:
+    return z.to(torch.promote_types(z.dtype, torch.float32))
+
+
+def _matrices(**tensors: Tensor) -> None:
+    for name, z in tensors.items():
+        if z.dim() != 2 or 0 in z.shape or not z.is_floating_point():
+            raise ValueError(f"{name} of shape {tuple(z.shape)} and dtype {z.dtype} must be real embeddings [n, D]")

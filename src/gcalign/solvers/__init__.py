@@ -1,0 +1,6 @@
+"""From a kernel to its proximal point: `scaling` for marginals on any operator, `dykstra` for any constraint set."""
+
+from gcalign.solvers.dykstra import dykstra
+from gcalign.solvers.scaling import Marginal, Scalings, scaling
+
+__all__ = ["Marginal", "Scalings", "dykstra", "scaling"]

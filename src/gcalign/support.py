@@ -1,0 +1,170 @@
+"""Where a target plan has mass: a list of pairs, or a full matrix, behind one face.
+
+Everything a divergence asks of P_tgt is a sum over its support, so arrays "on the support" are all it sees:
+[k] for a list of pairs, [n, m] for a full matrix. Formulas are written once for both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Support(ABC):
+    """A non-negative matrix T [n, m] with no empty row."""
+
+    weight: Tensor  # T on its support
+    shape: tuple[int, int]
+
+    @abstractmethod
+    def gather(self, block: Tensor, start: int, stop: int) -> Tensor:
+        """The entries of rows start:stop, given as a dense block, on the support."""
+
+    @abstractmethod
+    def scatter(self, values: Tensor, start: int, stop: int) -> Tensor:
+        """The dense rows start:stop of a matrix given on the support."""
+
+    @abstractmethod
+    def along_rows(self, vector: Tensor) -> Tensor:
+        """vector_i at each (i, j) of the support."""
+
+    @abstractmethod
+    def along_columns(self, vector: Tensor) -> Tensor:
+        """vector_j at each (i, j) of the support."""
+
+    @abstractmethod
+    def sum_rows(self, values: Tensor) -> Tensor:  # -> [n]
+        """Σ_j of a matrix given on the support."""
+
+    @abstractmethod
+    def sum_columns(self, values: Tensor) -> Tensor:  # -> [m]
+        """Σ_i of a matrix given on the support."""
+
+    @abstractmethod
+    def where(self, values: Tensor, other: float) -> Tensor:
+        """`values` where T > 0 and `other` elsewhere: a full matrix also holds the entries that T leaves empty."""
+
+    @abstractmethod
+    def scaled(self, factor: Tensor) -> Support:
+        """The same pairs with weights times `factor`, which is given on the support."""
+
+    @abstractmethod
+    def transposed(self) -> Support:
+        """Tᵀ."""
+
+    @cached_property
+    def mu(self) -> Tensor:  # [n]
+        """T·1."""
+        return self.sum_rows(self.weight)
+
+    @cached_property
+    def nu(self) -> Tensor:  # [m]
+        """Tᵀ·1."""
+        return self.sum_columns(self.weight)
+
+    def dense(self) -> Tensor:  # [n, m]
+        return self.scatter(self.weight, 0, self.shape[0])
+
+
+@dataclass(frozen=True)
+class Pairs(Support):
+    """T as a list (i, j, weight), sorted by i."""
+
+    i: Tensor  # [k]
+    j: Tensor  # [k]
+    weight: Tensor  # [k]
+    shape: tuple[int, int]
+
+    def _span(self, start: int, stop: int) -> slice:
+        if (start, stop) == (0, self.shape[0]):
+            return slice(None)
+        ends = torch.searchsorted(self.i, torch.tensor([start, stop], device=self.i.device))
+        return slice(*ends.tolist())
+
+    def gather(self, block: Tensor, start: int, stop: int) -> Tensor:
+        span = self._span(start, stop)
+        return block[self.i[span] - start, self.j[span]]
+
+    def scatter(self, values: Tensor, start: int, stop: int) -> Tensor:
+        span = self._span(start, stop)
+        block = values.new_zeros(stop - start, self.shape[1])
+        return block.index_put((self.i[span] - start, self.j[span]), values[span], accumulate=True)
+
+    def along_rows(self, vector: Tensor) -> Tensor:
+        return vector[self.i]
+
+    def along_columns(self, vector: Tensor) -> Tensor:
+        return vector[self.j]
+
+    def sum_rows(self, values: Tensor) -> Tensor:
+        return values.new_zeros(self.shape[0]).index_add(0, self.i, values)
+
+    def sum_columns(self, values: Tensor) -> Tensor:
+        return values.new_zeros(self.shape[1]).index_add(0, self.j, values)
+
+    def where(self, values: Tensor, other: float) -> Tensor:
+        return values
+
+    def scaled(self, factor: Tensor) -> Support:
+        return Pairs(self.i, self.j, self.weight * factor, self.shape)
+
+    def transposed(self) -> Support:
+        order = torch.argsort(self.j, stable=True)
+        return Pairs(self.j[order], self.i[order], self.weight[order], self.shape[::-1])
+
+
+@dataclass(frozen=True)
+class Full(Support):
+    """T as a matrix."""
+
+    weight: Tensor  # [n, m]
+
+    @property
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]  # the matrix has it already
+        return self.weight.shape[0], self.weight.shape[1]
+
+    def gather(self, block: Tensor, start: int, stop: int) -> Tensor:
+        return block
+
+    def scatter(self, values: Tensor, start: int, stop: int) -> Tensor:
+        return values[start:stop]
+
+    def along_rows(self, vector: Tensor) -> Tensor:
+        return vector[:, None].expand(self.shape)
+
+    def along_columns(self, vector: Tensor) -> Tensor:
+        return vector.expand(self.shape)
+
+    def sum_rows(self, values: Tensor) -> Tensor:
+        return values.sum(1)
+
+    def sum_columns(self, values: Tensor) -> Tensor:
+        return values.sum(0)
+
+    def where(self, values: Tensor, other: float) -> Tensor:
+        return values.masked_fill(self.weight == 0, other)
+
+    def scaled(self, factor: Tensor) -> Support:
+        return Full(self.weight * factor)
+
+    def transposed(self) -> Support:
+        return Full(self.weight.T)
+
+
+def join(left: Tensor, right: Tensor, own: int | None) -> tuple[Tensor, Tensor]:
+    """Every (i, j) with left_i = right_j, sorted by i, without j = own + i: by sorting, never an n × m comparison."""
+    order = torch.argsort(right, stable=True)
+    ranked = right[order]
+    first, last = torch.searchsorted(ranked, left), torch.searchsorted(ranked, left, right=True)
+    many = last - first
+    i = torch.repeat_interleave(torch.arange(len(left), device=left.device), many)
+    within = torch.arange(len(i), device=left.device) - (many.cumsum(0) - many)[i]
+    j = order[first[i] + within]
+    if own is None:
+        return i, j
+    other = j != i + own
+    return i[other], j[other]
