@@ -75,7 +75,9 @@ class Alignment(Objective):
         self.constraints = tuple(constraints)
         for constraint in self.constraints:
             if not isinstance(constraint, Constraint):
-                raise TypeError(f"{constraint!r} is not a Constraint; try constraints=(gcalign.Rows(), gcalign.Columns())")
+                raise TypeError(
+                    f"{constraint!r} is not a Constraint; try constraints=(gcalign.Rows(), gcalign.Columns())"
+                )
         if not isinstance(divergence, Divergence):
             raise TypeError(f"divergence={divergence!r} is not a Divergence; try gcalign.KL()")
         self.divergence = divergence
@@ -112,7 +114,9 @@ class Alignment(Objective):
         """P_θ, without gradient; takes what the criterion takes."""
         return self._solved(z1, z2, known, target, lambda solved: solved.plan)
 
-    def explain(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Choice:
+    def explain(
+        self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None
+    ) -> Choice:
         """Which gradient mode runs on such a batch, and why."""
         return self._solved(z1, z2, known, target, lambda solved: solved.choice)
 
@@ -204,7 +208,9 @@ class Symmetric(Objective):
         """P_θ of the first half, z1 along the rows."""
         return self.alignment.plan(z1, z2, target=target, **known)
 
-    def explain(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Choice:
+    def explain(
+        self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None
+    ) -> Choice:
         """Which gradient mode runs on such a batch, and why."""
         return self.alignment.explain(z1, z2, target=target, **known)
 
@@ -232,8 +238,8 @@ def _check(z1: Tensor, z2: Tensor, *, check_finite: bool) -> None:
             if not bool(finite.all()):
                 row = int((~finite).any(1).nonzero()[0])
                 raise ValueError(
-                    f"{name}[{row}] has NaN or Inf; embeddings must be finite: lower the learning rate, clip gradients, "
-                    "or pass check_finite=False to skip this test"
+                    f"{name}[{row}] has NaN or Inf; embeddings must be finite: lower the learning rate, clip "
+                    "gradients, or pass check_finite=False to skip this test"
                 )
 
 

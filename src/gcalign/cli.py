@@ -1,5 +1,96 @@
-"""The command `gcalign`: parses, then calls one function."""
+"""The command `gcalign`: parses, then calls one function. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+from gcalign.errors import one_of
+
+Run = Callable[[argparse.Namespace], None]
+_COMMANDS: dict[str, Callable[[Any], None]] = {}
 
 
-def main() -> None:
-    """Placeholder until verify lands."""
+class Parser(argparse.ArgumentParser):
+    """Bad usage is an error like any other: one line, with the way out."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+
+def command(name: str, does: str, *, example: str) -> Callable[[Callable[[Parser], Run]], Callable[[Parser], Run]]:
+    """Make a function a subcommand: it adds its arguments and returns what runs on them."""
+
+    def add(declare: Callable[[Parser], Run]) -> Callable[[Parser], Run]:
+        def build(subparsers: Any) -> None:
+            parser = subparsers.add_parser(
+                name,
+                help=does,
+                description=f"{does[0].upper()}{does[1:]}.",
+                epilog=f"example:\n  {example}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
+            parser.set_defaults(run=declare(parser))
+
+        _COMMANDS[name] = build
+        return declare
+
+    return add
+
+
+@command(
+    "verify",
+    "check the paper's theorems and claims on random batches",
+    example="gcalign verify --only thm:gcarince --only thm:lowest --cases 1000",
+)
+def _verify(parser: Parser) -> Run:
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random cases (default: %(default)s)")
+    parser.add_argument("--cases", type=int, default=200, metavar="N", help="per claim (default: %(default)s)")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="LABEL", help="check this claim, e.g. thm:lowest; repeatable"
+    )
+    parser.add_argument("--case", type=int, metavar="K", help="with --only: replay case K and print its numbers")
+    parser.add_argument("--json", metavar="PATH", help="write the verdicts there as JSON; - is standard output alone")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.verify.command import verify
+
+        verify(args.only, seed=args.seed, cases=args.cases, case=args.case, to_json=args.json)
+
+    return run
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 when the command ran, whatever it found; 2 for bad usage."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        args = _parsed(argv)
+        args.run(args)
+    except SystemExit as stop:  # argparse, after --help and --version
+        return int(stop.code or 0)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"gcalign: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="gcalign",
+        description="Generalized contrastive alignment: contrastive learning as distribution alignment.",
+        epilog="example:\n  gcalign verify\n\n`gcalign COMMAND --help` has more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gcalign {version('gcalign')}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for build in _COMMANDS.values():
+        build(subparsers)
+    named = next((word for word in argv if not word.startswith("-")), None)
+    if named is not None:
+        one_of("command", named, _COMMANDS)
+    return parser.parse_args(argv)

@@ -36,12 +36,12 @@ class Penalty(Terse, ABC):
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         """log u, the scaling that solves this side alone."""
 
-    def excess(self, log_scale: Tensor, mass: Tensor, eps: Tensor) -> Tensor:
-        """μ·a + ε⁻¹λ h*(−εa), h's term of the Fenchel–Young loss at potentials a = log u, beside KL(T‖P)."""
+    def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
+        """(λ/ε) h(P1, μ): what the plan pays for its sums."""
         return torch.zeros_like(eps)
 
     def distance(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
-        """The same term in the plan's own sums: (λ/ε) KL(T1‖P1) for the KL relaxation."""
+        """What the penalty adds to KL(T‖P) in the Fenchel–Young loss: (λ/ε) KL(T1‖P1) for the KL relaxation."""
         return torch.zeros_like(eps)
 
 
@@ -65,9 +65,9 @@ class Relaxed(Penalty):
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         return gap * (self.lam / (self.lam + eps))
 
-    def excess(self, log_scale: Tensor, mass: Tensor, eps: Tensor) -> Tensor:
-        scale = self.lam / eps
-        return (mass * (log_scale + scale * torch.expm1(-log_scale / scale))).sum()
+    def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
+        sums = log_sums.exp()
+        return self.lam / eps * (sums * (log_sums - mass.log()) - sums + mass).sum()
 
     def distance(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
         return self.lam / eps * (torch.xlogy(mass, mass) - mass * log_sums - mass + log_sums.exp()).sum()
@@ -85,6 +85,9 @@ class TotalVariation(Penalty):
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         bound = self.lam / eps
         return torch.maximum(torch.minimum(gap, bound), -bound)
+
+    def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
+        return self.lam / eps * (log_sums.exp() - mass).abs().sum()
 
 
 def as_penalty(penalty: float | Penalty) -> Penalty:
@@ -125,7 +128,9 @@ class _Marginal(Constraint, ABC):
         if self.mass is not None:
             mass = torch.as_tensor(self.mass)
             if mass.dim() > 1 or not bool((mass > 0).all()) or not bool(torch.isfinite(mass).all()):
-                raise ValueError(f"mass={self.mass} must be one positive number, or one for each; None follows the target")
+                raise ValueError(
+                    f"mass={self.mass} must be one positive number, or one for each; None follows the target"
+                )
 
     @property
     def h(self) -> Penalty:
@@ -142,7 +147,9 @@ class _Marginal(Constraint, ABC):
         if self.mass is not None:
             mass = torch.as_tensor(self.mass).to(like)
             if mass.dim() == 1 and len(mass) != shape[kept]:
-                raise ValueError(f"{self!r} has {len(mass)} masses for a plan {shape[0]}×{shape[1]}; give {shape[kept]}")
+                raise ValueError(
+                    f"{self!r} has {len(mass)} masses for a plan {shape[0]}×{shape[1]}; give {shape[kept]}"
+                )
             return mass.expand(shape[kept])
         if problem.target is None:
             return like.new_full((shape[kept],), shape[0] / shape[kept])
@@ -191,7 +198,9 @@ class Capacity(Constraint):
     def __post_init__(self) -> None:
         bound = torch.as_tensor(self.bound)
         if not bool((bound > 0).all()):
-            raise ValueError(f"bound={self.bound} must be > 0; a pair that may carry no mass is one the kernel gives −∞")
+            raise ValueError(
+                f"bound={self.bound} must be > 0; a pair that may carry no mass is one the kernel gives −∞"
+            )
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
         return (z - problem.geometry.coordinate(torch.as_tensor(self.bound).to(z))).clamp(min=0)
@@ -233,11 +242,15 @@ class BlockSums(Constraint):
         sides = problem.sides
         domains = (None, None) if sides is None else (sides.rows.domains, sides.columns.domains)
         codes = []
-        for given, domain, length, name in zip((self.rows, self.columns), domains, shape, ("rows", "columns"), strict=True):
+        for given, domain, length, name in zip(
+            (self.rows, self.columns), domains, shape, ("rows", "columns"), strict=True
+        ):
             groups = domain if given is None else given
             if groups is None or len(groups) != length:
                 got = "none" if groups is None else f"{len(groups)}"
-                raise ValueError(f"BlockSums needs a group for each of {length} {name}, got {got}; give {name}= or domains=")
+                raise ValueError(
+                    f"BlockSums needs a group for each of {length} {name}, got {got}; give {name}= or domains="
+                )
             codes.append(torch.unique(groups, return_inverse=True)[1].to(problem.eps.device))
         return codes[0], codes[1]
 

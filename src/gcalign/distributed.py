@@ -31,7 +31,7 @@ class Gather:
         if x.requires_grad:
             from torch.distributed.nn.functional import all_gather
 
-            return torch.cat(all_gather(x.contiguous()))  # type: ignore[no-untyped-call]  # torch's own
+            return torch.cat(all_gather(x.contiguous()))
         parts = [torch.empty_like(x) for _ in range(self.world)]
         dist.all_gather(parts, x.contiguous())
         return torch.cat(parts)

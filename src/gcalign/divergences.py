@@ -78,7 +78,7 @@ class KL(Divergence):
 
     Without `mass` there is no repulsion unless a hard projection came last (BYOL); without `penalties` the
     marginals' own terms are left out; without `entropy` the constant Σ T log T is (cross-entropy, as SupCon
-    is published); `normalized` divides P by its row sums first, and so is blind to the row scaling.
+    is published); `normalized` divides P by its row sums first, and so is blind to the row relaxation.
     """
 
     mass: bool = True
@@ -88,7 +88,7 @@ class KL(Divergence):
 
     def value(self, s: Summary) -> Tensor:
         total = self._plain(s)
-        if self.penalties:
+        if self.penalties and not self.normalized:
             if s.rows is not None:
                 total = total + s.rows.penalty.distance(s.target.mu, s.log_rows, s.eps)
             if s.columns is not None and s.log_columns is not None:
@@ -102,10 +102,13 @@ class KL(Divergence):
         return mass and penalties and not self.normalized
 
     def dual(self, s: Summary) -> Tensor:
+        # KL(T‖P) moves with log K alone; a relaxation moves only with λ/ε, by minus what the plan pays for it
         total = self._plain(s) if self.mass else replace(self, mass=True)._plain(s)
-        for side, scale in ((s.rows, s.a), (s.columns, s.b)):
-            if side is not None:
-                total = total + side.penalty.excess(scale, side.mass, s.eps)
+        for side, log_sums in ((s.rows, s.log_rows), (s.columns, s.log_columns)):
+            if side is not None and log_sums is not None:
+                price = side.penalty.price(side.mass, log_sums.detach(), s.eps)
+                distance = side.penalty.distance(side.mass, log_sums.detach(), s.eps.detach())
+                total = total + distance - (price - price.detach())
         return total / s.target.shape[0]
 
     def _plain(self, s: Summary) -> Tensor:

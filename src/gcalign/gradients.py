@@ -32,11 +32,15 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(requested: str, *, marginals: bool, constrained: bool, converged: bool, dual: bool, feasible: bool) -> Choice:
+def choose(
+    requested: str, *, marginals: bool, constrained: bool, converged: bool, dual: bool, feasible: bool
+) -> Choice:
     """The cheapest exact mode, or the one asked for if it would be exact."""
     if not marginals:
         if requested in ("auto", "unrolled"):
-            return Choice("unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps")
+            return Choice(
+                "unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps"
+            )
         raise ValueError(f"gradient={requested!r} is for row and column marginals; use 'unrolled' (or 'auto') here")
     if requested == "unrolled":
         return Choice("unrolled", "asked for: autograd through every iteration")
@@ -53,7 +57,9 @@ def choose(requested: str, *, marginals: bool, constrained: bool, converged: boo
             return Choice("envelope", "the plan has converged and the target has its marginals, so ∂L/∂log K = P − T")
         why = "the divergence is not KL" if not dual else "the target does not have the plan's marginals"
         return Choice("implicit", f"the plan has converged and {why}, so its fixed point is differentiated")
-    return Choice(requested, "asked for" if converged or requested == "truncated" else "asked for, on a plan not converged")
+    return Choice(
+        requested, "asked for" if converged or requested == "truncated" else "asked for, on a plan not converged"
+    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,12 @@ class Vectors(torch.autograd.Function):
         eps = ctx.saved_tensors[0]
         eps_grad, leaf_grads = _backward(ctx.job, eps, *adjoints)
         return None, eps_grad if ctx.needs_input_grad[1] else None, *leaf_grads
+
+
+def differentiable_vectors(job: Job, eps: Tensor) -> tuple[Tensor, ...]:
+    """The vectors with the gradient of the job's mode."""
+    outputs: tuple[Tensor, ...] = Vectors.apply(job, eps, *job.operator.source.leaves)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 def vectors(job: Job) -> tuple[Tensor, ...]:
@@ -197,7 +209,7 @@ def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
         return v - right * plan.rmatvec(left * plan.matvec(right * v))
 
     # a balanced plan has a gauge, and M the singular value 1 with it: √S, which the right side is orthogonal to
-    balanced = bool(((tau_1 == 1).all() & (tau_2 == 1).all()))
+    balanced = bool((tau_1 == 1).all() & (tau_2 == 1).all())
     null = torch.nn.functional.normalize(1 / right, dim=0) if balanced else None
     y = right * _conjugate_gradients(schur, right * (b - plan.rmatvec(left * a)), null)
     a = a - plan.matvec(y)

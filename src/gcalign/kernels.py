@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +130,7 @@ def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
         return kernel
     if not callable(kernel) or isinstance(kernel, type):
         raise TypeError(f"kernel={kernel!r} must be a Kernel or a callable (x, y) -> log K; try gcalign.Cosine(0.5)")
-    return LogKernel(cast("Callable[[Tensor, Tensor], Tensor]", kernel))
+    return LogKernel(kernel)
 
 
 def normalize(z: Tensor) -> Tensor:

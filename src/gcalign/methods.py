@@ -22,7 +22,9 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
     def add(factory: Factory) -> Factory:
         if name in _REGISTRY:
-            raise ValueError(f"method {name!r} is registered already, by {_REGISTRY[name].__module__}; choose another name")
+            raise ValueError(
+                f"method {name!r} is registered already, by {_REGISTRY[name].__module__}; choose another name"
+            )
         _REGISTRY[name] = factory
         return factory
 

@@ -13,7 +13,7 @@ from gcalign.constraints import Columns, Constraint, Problem, Rows
 from gcalign.divergences import Divergence, Summary
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
-from gcalign.gradients import MODES, Choice, Job, Vectors, choose, vectors
+from gcalign.gradients import MODES, Choice, Job, choose, differentiable_vectors, vectors
 from gcalign.operators import Dense, Given, Operator, Source, Streamed
 from gcalign.plan import Plan
 from gcalign.solvers import Marginal, Scalings, dykstra, scaling
@@ -65,7 +65,9 @@ class Setting:
     def marginal(self, kind: type[Rows] | type[Columns]) -> Marginal | None:
         for constraint in self.constraints:
             if isinstance(constraint, kind):
-                return Marginal(constraint.target_mass(self.problem, self.source.shape, self.support.weight), constraint.h)
+                return Marginal(
+                    constraint.target_mass(self.problem, self.source.shape, self.support.weight), constraint.h
+                )
         return None
 
     def masses(self) -> tuple[Tensor, Tensor]:
@@ -81,26 +83,34 @@ class Setting:
     def only_marginals(self) -> bool:
         """Whether scaling vectors suffice: rows and columns, each at most once, in the entropic geometry."""
         kinds = [type(c) for c in self.constraints]
-        return isinstance(self.problem.geometry, Entropic) and set(kinds) <= {Rows, Columns} and len(set(kinds)) == len(kinds)
+        return (
+            isinstance(self.problem.geometry, Entropic)
+            and set(kinds) <= {Rows, Columns}
+            and len(set(kinds)) == len(kinds)
+        )
 
 
 @dataclass(frozen=True)
 class Proximal:
-    """The solved plan: the vectors of a divergence with their gradients, the plan itself, and how it was differentiated."""
+    """The solved plan: a divergence's vectors with their gradients, the plan itself, and the gradient mode."""
 
     summary: Summary
     plan: Plan
     choice: Choice
 
     def loss(self, divergence: Divergence) -> Tensor:
-        enveloped = self.choice.mode == "envelope" and (self.summary.rows is not None or self.summary.columns is not None)
+        enveloped = self.choice.mode == "envelope" and (
+            self.summary.rows is not None or self.summary.columns is not None
+        )
         return divergence.dual(self.summary) if enveloped else divergence.value(self.summary)
 
 
 def proximal(setting: Setting, divergence: Divergence, settings: Settings) -> Proximal:
     """Solve by marginal scalings where the constraints allow, by Dykstra's algorithm where not."""
     if not setting.only_marginals:
-        choice = choose(settings.gradient, marginals=False, constrained=True, converged=False, dual=False, feasible=False)
+        choice = choose(
+            settings.gradient, marginals=False, constrained=True, converged=False, dual=False, feasible=False
+        )
         return _by_dykstra(setting, divergence, settings, choice)
     return _by_scaling(setting, divergence, settings)
 
@@ -135,8 +145,8 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
         )
     if wanted and not found.converged and settings.gradient in ("envelope", "implicit") and not unrolled:
         warnings.warn(
-            f"gradient={settings.gradient!r} is exact for converged plans, and {found.iterations} iterations did not reach "
-            f"tol={settings.tol:g}; raise iterations, or use gradient='auto'",
+            f"gradient={settings.gradient!r} is exact for converged plans, and {found.iterations} iterations did not "
+            f"reach tol={settings.tol:g}; raise iterations, or use gradient='auto'",
             stacklevel=2,
         )
     choice = choose(
@@ -144,14 +154,12 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
         marginals=True,
         constrained=rows is not None or columns is not None,
         converged=found.converged,
-        dual=divergence.has_dual(rows and rows.penalty, columns and columns.penalty),
+        dual=divergence.has_dual(rows.penalty if rows else None, columns.penalty if columns else None),
         feasible=_feasible(setting),
     )
     job = Job(operator, found, rows, columns, support, divergence.statistics, divergence.needs_columns, choice.mode)
-    if unrolled or not wanted:
-        outputs = vectors(job)
-    else:
-        outputs = Vectors.apply(job, problem.eps, *setting.source.leaves)  # type: ignore[no-untyped-call]  # torch's own
+    by_hand = wanted and not unrolled
+    outputs = differentiable_vectors(job, problem.eps) if by_hand else vectors(job)
     log_p, log_rows, log_columns, a, b, terms = outputs
     summary = Summary(
         support, log_p, log_rows, log_columns if len(log_columns) else None, a, b, problem.eps, rows, columns, terms,

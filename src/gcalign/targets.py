@@ -37,7 +37,7 @@ class Identity(Target):
 
 @dataclass(frozen=True, repr=False)
 class Labels(Target):
-    """T_ij = 1 where i and j have one label (supervised), each row divided by its number of positives if `normalized`."""
+    """T_ij = 1 where i and j have one label (supervised); `normalized` divides each row by its number of positives."""
 
     normalized: bool = True
     reads: ClassVar[frozenset[str]] = frozenset({"labels"})
@@ -62,7 +62,8 @@ class Blocks(Target):
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         same_sample = Identity().on(sides, dtype).dense() > 0
         d, e = _both(sides, "domains")
-        level = torch.where(d[:, None] == e, self.alpha, self.beta).to(dtype)
+        alpha, beta = (torch.tensor(weight, dtype=dtype, device=d.device) for weight in (self.alpha, self.beta))
+        level = torch.where(d[:, None] == e, alpha, beta)
         return Full(_without_self(torch.where(same_sample, 1, level), sides.own))
 
 

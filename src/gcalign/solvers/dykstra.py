@@ -35,7 +35,8 @@ def dykstra(
     geometry = problem.geometry
     multipliers = [torch.zeros_like(problem.eps) for _ in constraints]
     done, converged = 0, not constraints
-    for done in range(1, iterations + 1 if constraints else 1):
+    while constraints and done < iterations:
+        done += 1
         moved = torch.zeros_like(problem.eps)
         for k, constraint in enumerate(constraints):
             z = y + multipliers[k]

@@ -77,7 +77,8 @@ def scaling(
     one_sided = rows is None or columns is None
     steps: list[Step] = []
     done, converged = 0, one_sided
-    for done in range(1, 2 if one_sided else iterations + 1):
+    while done < (1 if one_sided else iterations):
+        done += 1
         before, log_kv_before = b, log_kv
         if rows is not None:
             a = rows.penalty.step(rows.gap(log_kv), eps)
@@ -87,10 +88,11 @@ def scaling(
             log_kv = operator.log_matvec(b)
         if record:
             steps.append(Step(log_kv_before, before, a, log_ktu))
-        if rows is not None and columns is not None and tol > 0 and not torch.compiler.is_compiling():
-            if _reached(a, b, log_kv, rows, eps, tol, unit):
-                converged = True
-                break
+        if rows is None or columns is None or tol == 0 or torch.compiler.is_compiling():
+            continue
+        if _reached(a, b, log_kv, rows, eps, tol, unit):
+            converged = True
+            break
     return Scalings(a, b, log_kv, log_ktu, done, converged, steps)
 
 

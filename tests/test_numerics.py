@@ -1,0 +1,486 @@
+"""No batch, temperature or precision gives a silent NaN: all is finite, or an error says what to do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gcalign
+from gcalign import (
+    KL,
+    Alignment,
+    Blocks,
+    Columns,
+    Cosine,
+    LogKernel,
+    Robust,
+    Rows,
+    SquaredEuclidean,
+    SquaredL2,
+    TotalVariation,
+    Uniformity,
+)
+
+METHODS = gcalign.methods.names()
+LAYOUTS = ("cross", "joint")
+TEMPERATURES = (1e-3, 0.01, 0.05, 0.5, 10.0)
+SIZES = (1, 2, 3, 17, 256)
+HALF = (torch.float16, torch.bfloat16)
+
+every_method = pytest.mark.parametrize("name", METHODS)
+both_layouts = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def views(n: int, d: int = 8, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Two noisy views of n samples, as leaves."""
+    generator = torch.Generator().manual_seed(seed)
+    z1, noise = torch.randn(2, n, d, generator=generator, dtype=torch.float64)
+    return leaves(z1, z1 + 0.5 * noise, dtype)
+
+
+def leaves(z1: Tensor, z2: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return z1.detach().to(dtype).requires_grad_(), z2.detach().to(dtype).requires_grad_()
+
+
+def known(name: str, n: int) -> dict[str, Tensor]:
+    """What the method must be told of n samples beyond the embeddings."""
+    return {"labels": torch.arange(n) // 2} if name == "supcon" else {}
+
+
+def differentiate(criterion: nn.Module, z1: Tensor, z2: Tensor, **said: object) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The loss and its gradient in each input that wants one."""
+    loss = criterion(z1, z2, **said)
+    wanted = [z for z in dict.fromkeys((z1, z2)) if z.requires_grad]
+    return loss.detach(), torch.autograd.grad(loss, wanted)
+
+
+def finite(criterion: nn.Module, z1: Tensor, z2: Tensor, **said: object) -> bool:
+    loss, gradients = differentiate(criterion, z1, z2, **said)
+    return all(bool(torch.isfinite(x).all()) for x in (loss, *gradients))
+
+
+def error(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+    """‖found − expected‖ / ‖expected‖ over all gradients."""
+    a, b = (torch.cat([g.double().flatten() for g in gradients]) for gradients in (found, expected))
+    return float((a - b).norm() / b.norm().clamp(min=1e-30))
+
+
+# --- what must stay finite ------------------------------------------------------------------------------------
+
+
+@every_method
+@both_layouts
+@pytest.mark.parametrize("eps", TEMPERATURES)
+@pytest.mark.parametrize("n", SIZES)
+def test_every_temperature_and_batch_size_is_finite(name, layout, eps, n):
+    z1, z2 = views(n, seed=n)
+    assert finite(gcalign.method(name, eps=eps, layout=layout), z1, z2, **known(name, n))
+
+
+def _equal(z1, z2):
+    return z1[:1].expand_as(z1), z1[:1].expand_as(z1)
+
+
+def _all_opposite(z1, z2):
+    return z1[:1].expand_as(z1), -z1[:1].expand_as(z1)
+
+
+def _one_zero(z1, z2):
+    return torch.cat([torch.zeros_like(z1[:1]), z1[1:]]), z2
+
+
+BATCHES = {
+    "unrelated": lambda z1, z2: (z1, z2 - z1),
+    "the same views": lambda z1, z2: (z1, z1),
+    "all equal": _equal,
+    "opposite views": lambda z1, z2: (z1, -z1),
+    "all opposite": _all_opposite,
+    "one zero row": _one_zero,
+    "all zero": lambda z1, z2: (0 * z1, 0 * z2),
+    "huge": lambda z1, z2: (1e30 * z1, 1e30 * z2),
+    "tiny": lambda z1, z2: (1e-30 * z1, 1e-30 * z2),
+    "huge against tiny": lambda z1, z2: (1e30 * z1, 1e-30 * z2),
+}
+
+
+@every_method
+@both_layouts
+@pytest.mark.parametrize("batch", BATCHES)
+def test_degenerate_batches_are_finite(name, layout, batch):
+    lost = []
+    for eps in TEMPERATURES:
+        for n in (1, 2, 17):
+            z1, z2 = leaves(*BATCHES[batch](*views(n, seed=n)), torch.float32)
+            if not finite(gcalign.method(name, eps=eps, layout=layout), z1, z2, **known(name, n)):
+                lost.append((eps, n))
+    assert not lost, f"NaN or Inf at (eps, n) = {lost}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ince", "gca-ince", "gca-uot", "iot-uni"])
+def test_large_batches_are_finite(name):
+    z1, z2 = views(4096, 32)
+    assert finite(gcalign.method(name, eps=0.05, layout="cross"), z1, z2)
+
+
+@pytest.mark.parametrize("lam", [1e-4, 1e-2])
+@pytest.mark.parametrize("eps", TEMPERATURES)
+def test_nearly_free_marginals_are_finite(lam, eps):
+    # the plan then loses all its mass at small eps, though its logarithm does not
+    for n in (1, 2, 17):
+        z1, z2 = leaves(*BATCHES["opposite views"](*views(n)), torch.float32)
+        assert finite(gcalign.method("gca-uot", eps=eps, relax=(lam, lam)), z1, z2), n
+
+
+@every_method
+@both_layouts
+def test_the_gradient_is_that_of_the_iterations_at_every_temperature(name, layout):
+    # also where the plan is a permutation to the last bit, and its fixed point says nothing about the scalings
+    wrong = []
+    for batch in ("unrelated", "the same views", "opposite views"):
+        for eps in TEMPERATURES:
+            for n in (2, 17):
+                z1, z2 = leaves(*BATCHES[batch](*views(n, seed=n)), torch.float64)
+                auto, unrolled = (
+                    torch.cat(differentiate(gcalign.method(name, eps=eps, layout=layout, gradient=mode), z1, z2,
+                                            **known(name, n))[1])
+                    for mode in ("auto", "unrolled")
+                )  # fmt: skip
+                if not (auto - unrolled).norm() <= 1e-3 * unrolled.norm() + 1e-7 / eps:
+                    wrong.append((batch, eps, n))
+    assert not wrong, f"another gradient at (batch, eps, n) = {wrong}"
+
+
+@pytest.mark.parametrize("name", ["rince", "gca-rince"])
+def test_leaving_the_range_of_the_dtype_is_an_error_with_a_remedy(name):
+    z1, z2 = views(5)
+    criterion = gcalign.method(name, eps=1e-3, scale="score")  # e^{q/ε} = e^600
+    with pytest.raises(
+        FloatingPointError, match=r"the loss is .*inf.*scale='score'.*float32; raise eps or pass float64"
+    ):
+        criterion(z1, z2)
+    with pytest.raises(FloatingPointError, match=r"float64; raise eps"):
+        gcalign.method(name, eps=1e-4, scale="score")(z1.double(), z2.double())
+
+
+# --- bad input is named ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("side", "row"), [("z1", 0), ("z1", 4), ("z2", 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+def test_non_finite_input_is_named_by_its_row(value, side, row, dtype):
+    z1, z2 = (z.detach() for z in views(5, dtype=dtype))
+    {"z1": z1, "z2": z2}[side][row, 2] = value
+    with pytest.raises(ValueError, match=rf"{side}\[{row}\] has NaN or Inf.*check_finite=False"):
+        gcalign.method("gca-uot")(z1, z2)
+
+
+@every_method
+def test_the_test_for_finite_input_can_be_skipped(name):
+    z1, z2 = (z.detach() for z in views(5))
+    z1[0, 0] = math.nan
+    assert not torch.isfinite(gcalign.method(name, check_finite=False)(z1, z2, **known(name, 5)))
+
+
+# --- precision ------------------------------------------------------------------------------------------------
+
+
+@every_method
+@both_layouts
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision_is_float32_on_the_rounded_inputs(name, layout, dtype):
+    criterion = gcalign.method(name, layout=layout)
+    z1, z2 = views(17, dtype=dtype)
+    loss, gradients = differentiate(criterion, z1, z2, **known(name, 17))
+    expected, exact = differentiate(criterion, *leaves(z1, z2, torch.float32), **known(name, 17))
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, expected)
+    for gradient, g in zip(gradients, exact, strict=True):
+        assert gradient.dtype == dtype
+        # a method of two halves rounds each of them
+        assert torch.allclose(gradient.float(), g, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@every_method
+@both_layouts
+@pytest.mark.parametrize("eps", [0.05, 0.5, 10.0])
+def test_float32_agrees_with_float64(name, layout, eps):
+    criterion = gcalign.method(name, eps=eps, layout=layout)
+    for n in (3, 17, 64):
+        z1, z2 = leaves(*BATCHES["unrelated"](*views(n, seed=n)), torch.float32)
+        loss, gradients = differentiate(criterion, z1, z2, **known(name, n))
+        expected, exact = differentiate(criterion, *leaves(z1, z2, torch.float64), **known(name, n))
+        assert loss.dtype == torch.float32
+        assert all(g.dtype == torch.float32 for g in gradients)
+        assert abs(float(loss) - float(expected)) <= 1e-5 * max(1, abs(float(expected)))
+        assert error(gradients, exact) < 1e-4, n
+
+
+@every_method
+def test_autocast_changes_nothing_for_float32_embeddings(name):
+    criterion = gcalign.method(name)
+    z1, z2 = views(17)
+    expected, exact = differentiate(criterion, z1, z2, **known(name, 17))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = criterion(z1, z2, **known(name, 17))
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, expected)
+    assert all(map(torch.equal, torch.autograd.grad(loss, (z1, z2)), exact))
+
+
+@every_method
+def test_a_backward_pass_inside_autocast_is_as_good_as_torch_s_own(name):
+    # torch advises against it, and rounds its own products to bfloat16 there: 1 % is what that costs
+    criterion = gcalign.method(name)
+    z1, z2 = views(17)
+    exact = differentiate(criterion, z1, z2, **known(name, 17))[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        gradients = differentiate(criterion, z1, z2, **known(name, 17))[1]
+    assert error(gradients, exact) < 1e-2
+
+
+@every_method
+def test_an_encoder_trains_under_autocast(name):
+    z1, z2 = (z.detach() for z in views(17))
+    encoder = nn.Linear(8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        h1, h2 = encoder(z1), encoder(z2)
+        loss = gcalign.method(name)(h1, h2, **known(name, 17))
+    assert h1.dtype == torch.bfloat16
+    loss.backward()
+    assert torch.isfinite(encoder.weight.grad).all()
+    assert encoder.weight.grad.norm() > 0
+
+
+@both_layouts
+def test_a_plan_read_under_autocast_is_the_plan(layout):
+    criterion = gcalign.method("gca-ince", layout=layout)
+    z1, z2 = views(17)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        matrix = criterion.plan(z1, z2).matrix
+    assert torch.equal(matrix, criterion.plan(z1, z2).matrix)
+
+
+# --- streaming ------------------------------------------------------------------------------------------------
+
+
+@every_method
+@both_layouts
+@pytest.mark.parametrize("how", [{}, {"iterations": 3, "tol": 0.0}, {"gradient": "unrolled"}], ids=str)
+def test_streaming_is_dense_to_rounding(name, layout, how):
+    z1, z2 = views(11, dtype=torch.float64)
+    loss, gradients = differentiate(gcalign.method(name, layout=layout, **how), z1, z2, **known(name, 11))
+    for block in (1, 2, 4, 11, 100):
+        criterion = gcalign.method(name, layout=layout, block=block, **how)
+        streamed, found = differentiate(criterion, z1, z2, **known(name, 11))
+        assert float(streamed) == pytest.approx(float(loss), abs=1e-12, rel=1e-12), block
+        assert error(found, gradients) < 1e-10, block
+
+
+@both_layouts
+@pytest.mark.parametrize("divergence", [KL(), Robust(0.6, 0.1), SquaredL2(), Uniformity()], ids=repr)
+def test_streaming_is_dense_for_full_targets_and_a_learnt_temperature(layout, divergence):
+    z1, z2 = views(6, dtype=torch.float64)
+    domains = torch.tensor([0, 0, 0, 1, 1, 1])
+
+    def run(block):
+        kernel = Cosine(0.5, learnable=True).double()
+        criterion = Alignment(kernel, (Rows(0.3), Columns()), divergence, Blocks(0.3), layout=layout, block=block)
+        loss = criterion(z1, z2, domains=domains)
+        return loss.detach(), torch.autograd.grad(loss, (z1, z2, kernel.log_eps))
+
+    loss, gradients = run(None)
+    for block in (1, 5, 7):
+        streamed, found = run(block)
+        assert float(streamed) == pytest.approx(float(loss), abs=1e-12)
+        assert error(found, gradients) < 1e-10
+
+
+@pytest.mark.slow
+def test_the_blocks_of_a_large_stored_kernel_are_one_matrix():
+    # a stored matrix of more than 2^20 entries is also walked some rows at a time
+    z1, z2 = views(1100, dtype=torch.float64)
+    loss, gradients = differentiate(gcalign.method("gca-uot", iterations=3), z1, z2)
+    streamed, found = differentiate(gcalign.method("gca-uot", iterations=3, block=1100), z1, z2)
+    assert float(streamed) == pytest.approx(float(loss), rel=1e-12)
+    assert error(found, gradients) < 1e-10
+
+
+# --- sides of different lengths, several views ----------------------------------------------------------------
+
+
+@every_method
+@both_layouts
+@pytest.mark.parametrize("eps", [0.01, 0.5])
+def test_several_views_and_sides_of_different_lengths_are_finite(name, layout, eps):
+    z1, _ = views(4)
+    _, z2 = views(9)
+    ids = (torch.tensor([7, 3, 5, 5]), torch.tensor([3, 3, 5, 7, 7, 5, 3, 5, 7]))
+    said = {"labels": ids} if name == "supcon" else {"ids": ids}
+    criterion = gcalign.method(name, eps=eps, layout=layout)
+    assert finite(criterion, z1, z2, **said)
+    assert criterion.plan(z1, z2, **said).matrix.shape == ((4, 9) if layout == "cross" else (13, 13))
+
+
+@every_method
+@both_layouts
+def test_pairs_follow_ids_whatever_the_order_of_the_batch(name, layout):
+    z1, z2 = views(6, dtype=torch.float64)
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    criterion = gcalign.method(name, layout=layout)
+    said = known(name, 6)
+    loss, (_, g2) = differentiate(criterion, z1, z2, **said)
+    shuffled = z2.detach()[order].requires_grad_()
+    by_id = {"labels": (said["labels"], said["labels"][order])} if said else {"ids": (torch.arange(6), order)}
+    found, (_, h2) = differentiate(criterion, z1, shuffled, **by_id)
+    assert float(found) == pytest.approx(float(loss), rel=1e-12)
+    assert torch.allclose(h2, g2[order], rtol=1e-10, atol=1e-14)
+
+
+# --- scale ----------------------------------------------------------------------------------------------------
+
+
+@every_method
+@both_layouts
+def test_only_directions_matter(name, layout):
+    z1, z2 = views(7, dtype=torch.float64)
+    scale = torch.logspace(-20, 20, 7, dtype=torch.float64)[:, None]
+    criterion = gcalign.method(name, layout=layout)
+    loss, (g1, g2) = differentiate(criterion, z1, z2, **known(name, 7))
+    scaled, (s1, s2) = differentiate(criterion, *leaves(z1 * scale, z2 * 1e3, torch.float64), **known(name, 7))
+    assert float(scaled) == pytest.approx(float(loss), rel=1e-12)
+    assert error((s1 * scale, s2 * 1e3), (g1, g2)) < 1e-10
+
+
+# --- who wants a gradient -------------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_nothing_is_recorded_where_gradients_are_off(name, context):
+    criterion = gcalign.method(name)
+    z1, z2 = views(5)
+    with context():
+        loss = criterion(z1, z2, **known(name, 5))
+        plan = criterion.plan(z1, z2, **known(name, 5))
+        assert not loss.requires_grad
+        assert torch.isfinite(plan.matrix).all()
+    assert float(loss) == pytest.approx(float(criterion(z1, z2, **known(name, 5)).detach()), rel=1e-6)
+
+
+@every_method
+@both_layouts
+def test_inputs_without_gradient_give_a_loss_without_gradient(name, layout):
+    fixed = {"learnable": False} if name == "clip" else {}
+    z1, z2 = (z.detach() for z in views(5))
+    assert not gcalign.method(name, layout=layout, **fixed)(z1, z2, **known(name, 5)).requires_grad
+
+
+@every_method
+@both_layouts
+@pytest.mark.parametrize("side", [0, 1])
+def test_one_side_can_be_data(name, layout, side):
+    # BYOL's momentum twin has no gradient
+    criterion = gcalign.method(name, layout=layout)
+    pair = views(5, dtype=torch.float64)
+    expected = differentiate(criterion, *pair, **known(name, 5))[1][side]
+    alone = [z if k == side else z.detach() for k, z in enumerate(pair)]
+    (found,) = differentiate(criterion, *alone, **known(name, 5))[1]
+    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+@every_method
+@both_layouts
+@pytest.mark.parametrize("leaf", [torch.Tensor.requires_grad_, nn.Parameter])
+def test_both_sides_can_be_one_tensor(name, layout, leaf):
+    z = leaf(views(5, dtype=torch.float64)[0].detach())
+    found = differentiate(gcalign.method(name, layout=layout, eps=0.7), z, z, **known(name, 5))[1]
+    expected = differentiate(gcalign.method(name, layout=layout, eps=0.7, gradient="unrolled"), z, z, **known(name, 5))[
+        1
+    ]
+    assert (found[0] - expected[0]).norm() <= 1e-5 * expected[0].norm() + 1e-14
+
+
+@both_layouts
+@pytest.mark.parametrize("kernel", [SquaredEuclidean(2.0, normalized=False), LogKernel(lambda x, y: x @ y.T)], ids=repr)
+@pytest.mark.parametrize("leaf", [torch.Tensor.requires_grad_, nn.Parameter])
+def test_both_sides_can_be_one_tensor_that_the_kernel_uses_as_it_is(layout, kernel, leaf):
+    z = leaf(views(5, dtype=torch.float64)[0].detach())
+
+    def run(mode):
+        criterion = Alignment(kernel, (Rows(), Columns()), KL() + Robust(0.5, 0.1), layout=layout, gradient=mode)
+        return differentiate(criterion, z, z)[1]
+
+    assert error(run("auto"), run("unrolled")) < 1e-5
+
+
+# --- between the two passes -----------------------------------------------------------------------------------
+
+
+def _raises_or_is_unchanged(criterion, z1, z2, change, **said):
+    """Changing something in place between the passes is refused, as torch does, or changes nothing."""
+    exact = differentiate(criterion, z1, z2, **said)[1]
+    loss = criterion(z1, z2, **said)
+    with torch.no_grad():
+        change()
+    try:
+        found = torch.autograd.grad(loss, (z1, z2))
+    except RuntimeError as refusal:
+        assert "modified by an inplace operation" in str(refusal)  # noqa: PT017  # either outcome is right
+    else:
+        assert error(found, exact) < 1e-12
+
+
+@every_method
+@both_layouts
+def test_embeddings_changed_between_the_passes_give_no_wrong_gradient(name, layout):
+    z1, z2 = views(5, dtype=torch.float64)
+    criterion = gcalign.method(name, layout=layout)
+    _raises_or_is_unchanged(criterion, z1, z2, lambda: z2.mul_(2).add_(1), **known(name, 5))
+
+
+@pytest.mark.parametrize("divergence", [KL(), SquaredL2(), Uniformity(), Robust(0.5, 0.1)], ids=repr)
+@pytest.mark.parametrize("changed", ["embeddings", "target", "temperature", "mass"])
+def test_nothing_changed_between_the_passes_gives_a_wrong_gradient(divergence, changed):
+    z1, z2 = views(5, dtype=torch.float64)
+    target = torch.eye(5, dtype=torch.float64) + 0.1 * torch.eye(5, dtype=torch.float64).roll(1, 0)
+    mass = torch.linspace(0.5, 1.5, 5, dtype=torch.float64)
+    kernel = SquaredEuclidean(3.0, normalized=False, learnable=True).double()
+    criterion = Alignment(kernel, (Rows(TotalVariation(0.4), mass=mass), Columns(0.3)), divergence, target)
+    tensors = {"embeddings": z1, "target": target, "temperature": kernel.log_eps, "mass": mass}
+    _raises_or_is_unchanged(criterion, z1, z2, lambda: tensors[changed].mul_(1.5))
+
+
+@every_method
+@pytest.mark.parametrize("create_graph_by", ["grad", "backward"])
+def test_second_derivatives_are_right_or_refused(name, create_graph_by):
+    z1, z2 = views(4, dtype=torch.float64)
+
+    def penalty_gradient(mode):
+        loss = gcalign.method(name, gradient=mode)(z1, z2, **known(name, 4))
+        (gradient,) = torch.autograd.grad(loss, z1, create_graph=True)
+        if create_graph_by == "grad":
+            return torch.autograd.grad(gradient.square().sum(), z1)
+        z1.grad = None
+        gradient.square().sum().backward(inputs=[z1, z2])
+        return (z1.grad,)
+
+    expected = penalty_gradient("unrolled")
+    try:
+        found = penalty_gradient("auto")
+    except RuntimeError as refusal:
+        assert "unrolled" in str(refusal) or "once_differentiable" in str(refusal)  # noqa: PT017  # either will do
+    else:
+        assert error(found, expected) < 1e-5
+
+
+@every_method
+def test_the_backward_pass_can_run_twice(name):
+    z1, z2 = views(5, dtype=torch.float64)
+    loss = gcalign.method(name)(z1, z2, **known(name, 5))
+    first = torch.autograd.grad(loss, (z1, z2), retain_graph=True)
+    assert all(map(torch.equal, torch.autograd.grad(loss, (z1, z2)), first))
