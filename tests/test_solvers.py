@@ -65,10 +65,9 @@ def generic(cost, eps, linear=(), upper=np.inf, relaxed=()):
     a = np.vstack([m for m, _ in linear]) if linear else np.zeros((0, size))
     b = np.concatenate([np.atleast_1d(v) for _, v in linear]) if linear else np.zeros(0)
 
-    kept = (
-        [i for i in range(len(a)) if np.linalg.matrix_rank(a[: i + 1]) > np.linalg.matrix_rank(a[:i])] if linear else []
-    )
-    a, b = a[kept], b[kept]  # SLSQP stalls on constraints that others imply
+    ranks = [0] + [np.linalg.matrix_rank(a[: i + 1]) for i in range(len(a))]
+    kept = np.diff(ranks) > 0  # SLSQP stalls on constraints that others imply
+    a, b = a[kept], b[kept]
 
     def value(x):
         sums = [(lam, m @ x, v) for lam, m, v in relaxed]
