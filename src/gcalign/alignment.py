@@ -103,7 +103,7 @@ class Alignment(Objective):
         known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
         loss = self._solved(z1, z2, known, target, self._loss)
         if self.check_finite and not torch.compiler.is_compiling() and not bool(torch.isfinite(loss)):
-            raise FloatingPointError(
+            raise ValueError(
                 f"the loss is {float(loss)} though the embeddings are finite: {self!r} leaves the range of "
                 f"{str(loss.dtype).removeprefix('torch.')}; raise eps or pass float64 embeddings"
             )
@@ -262,7 +262,10 @@ def _sides(z1: Tensor, z2: Tensor, known: dict[str, PerSide | None], target: Tar
 
 
 def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
-    column = torch.as_tensor(value, device=z.device)
+    try:
+        column = torch.as_tensor(value, device=z.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} must be whole numbers, one for each row of {which}; number them first") from error
     if column.dim() not in (1, 2) or len(column) != len(z) or (column.dim() == 2 and name != "labels"):
         raise ValueError(
             f"{name} of shape {tuple(column.shape)} must have one value for each of the {len(z)} rows of {which}; "

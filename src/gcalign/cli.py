@@ -51,7 +51,11 @@ def _verify(parser: Parser) -> Run:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random cases (default: %(default)s)")
     parser.add_argument("--cases", type=int, default=200, metavar="N", help="per claim (default: %(default)s)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="LABEL", help="check this claim, e.g. thm:lowest; repeatable"
+        "--only",
+        action="append",
+        default=[],
+        metavar="LABEL",
+        help="check this claim, e.g. thm:lowest; repeatable; an unknown label is answered with all of them",
     )
     parser.add_argument("--case", type=int, metavar="K", help="with --only: replay case K and print its numbers")
     parser.add_argument("--json", metavar="PATH", help="write the verdicts there as JSON; - is standard output alone")
@@ -75,6 +79,8 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         print(f"gcalign: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -154,7 +154,7 @@ class _Marginal(Constraint, ABC):
         if problem.target is None:
             return like.new_full((shape[kept],), shape[0] / shape[kept])
         mass = problem.target.nu if kept else problem.target.mu
-        if kept and problem.sides is not None and problem.sides.partner is None and bool((mass == 0).any()):
+        if kept and not problem.target.complete and bool((mass == 0).any()):
             lonely = (mass == 0).nonzero().flatten().tolist()
             raise ValueError(
                 f"columns {_some(lonely)} have no positive, so {self!r}, which follows the target, would empty them "

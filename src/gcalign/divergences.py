@@ -67,7 +67,7 @@ class Divergence(Terse, ABC):
         if isinstance(weight, bool) or not isinstance(weight, (int, float)):
             return NotImplemented
         positive("weight", weight, "a divergence is scaled by a non-negative number", zero=True)
-        return Sum(tuple((weight * w, d) for w, d in _terms(self)))
+        return Sum(tuple((weight * w, d) for w, d in _terms(self) if weight > 0))
 
     __rmul__ = __mul__
 
@@ -220,7 +220,10 @@ class Sum(Divergence):
         return all(d.has_dual(rows, columns) for _, d in self.terms)
 
     def dual(self, s: Summary) -> Tensor:
-        return torch.stack([weight * d.dual(s) for weight, d in self.terms]).sum()
+        total = torch.zeros_like(s.eps)
+        for weight, d in self.terms:
+            total = total + weight * d.dual(s)
+        return total
 
     def __repr__(self) -> str:
         return " + ".join(f"{d!r}" if math.isclose(w, 1) else f"{w:g} * {d!r}" for w, d in self.terms)

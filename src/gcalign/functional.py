@@ -41,8 +41,8 @@ def gca_rince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("gca-rince", z1, z2, options)
 
 
-def nt_xent(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """SimCLR's loss."""
+def simclr(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+    """SimCLR's NT-Xent."""
     return _call("simclr", z1, z2, options)
 
 
@@ -66,7 +66,7 @@ def gca_uot(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("gca-uot", z1, z2, options)
 
 
-def sup_con(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def supcon(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     """Supervised contrastive learning; needs labels."""
     return _call("supcon", z1, z2, options)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from gcalign.constraints import Columns, Constraint, Problem, Rows
+from gcalign.constraints import Columns, Constraint, Hard, Problem, Rows
 from gcalign.divergences import Divergence, Summary
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
@@ -50,34 +51,37 @@ class Setting:
     def __post_init__(self) -> None:
         for constraint in self.constraints:
             constraint.check(self.problem, self.source.shape)
-        rows, columns = self.marginal(Rows), self.marginal(Columns)
-        if rows is None or columns is None or torch.compiler.is_compiling():
-            return
-        given = any(c.mass is not None for c in self.constraints if isinstance(c, (Rows, Columns)))
-        if given and all(c.penalty == torch.inf for c in self.constraints if isinstance(c, (Rows, Columns))):
-            mu, nu = float(rows.mass.sum()), float(columns.mass.sum())
+        hard = [side for side in (self.rows, self.columns) if side is not None and isinstance(side.penalty, Hard)]
+        if len(hard) == 2 and any(isinstance(c, (Rows, Columns)) and c.mass is not None for c in self.constraints):
+            mu, nu = (float(side.mass.sum()) for side in hard)
             if abs(mu - nu) > 1e-5 * mu:
                 raise ValueError(
                     f"rows must sum to {mu:g} in all and columns to {nu:g}, and no plan does both; "
                     "give masses with one total, or relax one side with a penalty"
                 )
 
-    def marginal(self, kind: type[Rows] | type[Columns]) -> Marginal | None:
+    @cached_property
+    def rows(self) -> Marginal | None:
+        return self._marginal(Rows)
+
+    @cached_property
+    def columns(self) -> Marginal | None:
+        return self._marginal(Columns)
+
+    def _marginal(self, kind: type[Rows] | type[Columns]) -> Marginal | None:
         for constraint in self.constraints:
             if isinstance(constraint, kind):
-                return Marginal(
-                    constraint.target_mass(self.problem, self.source.shape, self.support.weight), constraint.h
-                )
+                mass = constraint.target_mass(self.problem, self.source.shape, self.support.weight)
+                return Marginal(mass, constraint.h)
         return None
 
     def masses(self) -> tuple[Tensor, Tensor]:
         """μ and ν, asked for or, where a side is free, what the target has there."""
-        rows, columns = self.marginal(Rows), self.marginal(Columns)
         if self.problem.target is not None:
             mu, nu = self.problem.target.mu, self.problem.target.nu
         else:
             mu, nu = (c.target_mass(self.problem, self.source.shape, self.problem.eps) for c in (Rows(), Columns()))
-        return mu if rows is None else rows.mass, nu if columns is None else columns.mass
+        return mu if self.rows is None else self.rows.mass, nu if self.columns is None else self.columns.mass
 
     @property
     def only_marginals(self) -> bool:
@@ -117,7 +121,7 @@ def proximal(setting: Setting, divergence: Divergence, settings: Settings) -> Pr
 
 def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) -> Proximal:
     support, problem = setting.support, setting.problem
-    rows, columns = setting.marginal(Rows), setting.marginal(Columns)
+    rows, columns = setting.rows, setting.columns
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (problem.eps, *setting.source.leaves))
     # under torch.compile nothing can be tested, so the iterations are fixed and autograd follows them
     unrolled = settings.gradient == "unrolled" or torch.compiler.is_compiling()
@@ -192,7 +196,7 @@ def _by_dykstra(setting: Setting, divergence: Divergence, settings: Settings, ch
                 a = a - multiplier.squeeze(1)
             elif isinstance(constraint, Columns):
                 b = b - multiplier.squeeze(0)
-    rows, columns = setting.marginal(Rows), setting.marginal(Columns)
+    rows, columns = setting.rows, setting.columns
     p = log_plan.exp()
     terms = y.new_zeros(n, 0)
     if divergence.statistics:
@@ -208,13 +212,11 @@ def _by_dykstra(setting: Setting, divergence: Divergence, settings: Settings, ch
 
 def _feasible(setting: Setting) -> bool:
     """Whether the target has the marginals asked for: always where they follow it."""
-    for constraint in setting.constraints:
-        if isinstance(constraint, (Rows, Columns)) and constraint.mass is not None:
-            mass = constraint.target_mass(setting.problem, setting.source.shape, setting.support.weight)
-            own = setting.support.mu if isinstance(constraint, Rows) else setting.support.nu
-            if not torch.allclose(mass, own, rtol=1e-6):
-                return False
-    return True
+    target = setting.support
+    pairs = ((setting.rows, target.mu), (setting.columns, target.nu))
+    if all(c.mass is None for c in setting.constraints if isinstance(c, (Rows, Columns))):
+        return True
+    return all(side is None or torch.allclose(side.mass, own, rtol=1e-6) for side, own in pairs)
 
 
 def solve(

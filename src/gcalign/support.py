@@ -19,6 +19,7 @@ class Support(ABC):
 
     weight: Tensor  # T on its support
     shape: tuple[int, int]
+    complete: bool = False  # known, without looking, to have mass in every column
 
     @abstractmethod
     def gather(self, block: Tensor, start: int, stop: int) -> Tensor:
@@ -78,6 +79,7 @@ class Pairs(Support):
     j: Tensor  # [k]
     weight: Tensor  # [k]
     shape: tuple[int, int]
+    complete: bool = False
 
     def _span(self, start: int, stop: int) -> slice:
         if (start, stop) == (0, self.shape[0]):
@@ -110,11 +112,11 @@ class Pairs(Support):
         return values
 
     def scaled(self, factor: Tensor) -> Support:
-        return Pairs(self.i, self.j, self.weight * factor, self.shape)
+        return Pairs(self.i, self.j, self.weight * factor, self.shape, self.complete)
 
     def transposed(self) -> Support:
         order = torch.argsort(self.j, stable=True)
-        return Pairs(self.j[order], self.i[order], self.weight[order], self.shape[::-1])
+        return Pairs(self.j[order], self.i[order], self.weight[order], self.shape[::-1], self.complete)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ class Identity(Target):
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         if sides.partner is not None:
             i = torch.arange(len(sides.rows), device=sides.partner.device)
-            return Pairs(i, sides.partner, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape)
+            ones = sides.rows.features.new_ones(len(i), dtype=dtype)
+            return Pairs(i, sides.partner, ones, sides.shape, complete=True)
         return _matching(sides, "ids", dtype, "every id must be shared by two embeddings")
 
 

@@ -86,7 +86,7 @@ class Case:
 
     left: float
     right: float
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, float | str]
     scale: float | None = None
 
 
@@ -94,7 +94,7 @@ class Case:
 class Claim:
     """`left relation right`, said by the paper in `words`; `tell` is what the evidence adds, as a format string.
 
-    Its fields are `{worst.x}`, `{median.x}` and `{total.x}` of each number x of the cases.
+    Its fields are `{worst.x}`, `{median.x}` and `{total.x}` of each number x of the cases, and of their `excess`.
     """
 
     label: str

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -30,7 +30,7 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
     if case is None:
         verdicts = _run(only, seed, cases)
         payload["verdicts"] = [asdict(v) for v in verdicts]
-        shown = [_table(verdicts)]
+        shown: list[RenderableType] = [_table(verdicts)]
     else:
         if not only:
             raise ValueError(f"--case {case} replays a case of one claim; say which with --only LABEL")
@@ -44,8 +44,7 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
     if path is not None:
         _write(path, text)
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
-    for table in shown:
-        console.print(table)
+    console.print(*shown, sep="\n")
 
 
 def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
@@ -63,7 +62,7 @@ def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
 def _table(verdicts: Sequence[Verdict]) -> Table:
     table = Table(show_lines=True, expand=True)
     table.add_column("claim", ratio=3)
-    table.add_column("verdict", width=9)
+    table.add_column("verdict", no_wrap=True)
     table.add_column("evidence", ratio=7)
     for v in verdicts:
         claim = Text.assemble((v.label, "bold"), "\n", v.claim)
@@ -73,17 +72,17 @@ def _table(verdicts: Sequence[Verdict]) -> Table:
     return table
 
 
-def _sheet(claim: Claim, outcome: Outcome) -> Table:
+def _sheet(claim: Claim, outcome: Outcome) -> Group:
     """One case in full: what was drawn, what was measured, and the two sides."""
-    table = Table(title=f"{claim.label}, case {outcome.case}: {claim.words}", show_header=False, title_justify="left")
+    table = Table(show_header=False)
     for name, number in outcome.numbers.items():
-        table.add_row(Text(name), f"{number:.10g}")
+        table.add_row(Text(name), number if isinstance(number, str) else f"{number:.10g}")
     table.add_section()
     table.add_row(Text(claim.left), f"{outcome.left!r}")
     table.add_row(Text(f"{claim.relation} {claim.right}"), f"{outcome.right!r}")
     table.add_row("excess, relative", f"{outcome.excess:.3g}")
     table.add_row("violated", "yes" if outcome.violated else "no")
-    return table
+    return Group(Text(f"{claim.label}, case {outcome.case}: {claim.words}"), table)
 
 
 def _writable(path: Path) -> Path:

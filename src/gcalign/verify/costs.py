@@ -57,7 +57,7 @@ def backward(draw: Draw) -> Case:
         "envelope": _off(library("envelope", *CONVERGED), truth),
         "truncated": _off(_held(batch, *TRUNCATED, mass=True), library("truncated", *TRUNCATED)),
     }
-    return Case(detached, 0.0, {**batch.numbers, **numbers})
+    return Case(detached, 0.0, {**batch.numbers, **numbers}, scale=1.0)
 
 
 _LEFT_FACTOR = {"mm": 0, "mv": 0, "dot": 0, "bmm": 0, "addmm": 1, "addmv": 1, "baddbmm": 1}

@@ -22,13 +22,10 @@ class Table:
     def case(self, k: int) -> Case:
         ex, rows = self.ex[k], (self.erase[k], self.crop[k], self.brightness[k])
         mean = sum(rows) / 3
-        numbers = {"erase": rows[0], "crop": rows[1], "brightness": rows[2]}
-        counts = {
-            "mismatch": abs(ex - mean),
-            "matches": float(abs(ex - mean) <= ROUNDING),
-            "is_erase": float(ex == rows[0]),
-        }
-        return Case(ex, mean, {**numbers, **counts}, scale=1.0)
+        names: dict[str, float | str] = {"method": METHODS[k], "erase": rows[0], "crop": rows[1], "brightness": rows[2]}
+        mismatch = abs(ex - mean)
+        counts = {"mismatch": mismatch, "matches": float(mismatch <= ROUNDING), "is_erase": float(ex == rows[0])}
+        return Case(ex, mean, {**names, **counts}, scale=1.0)
 
 
 CIFAR10 = Table(  # tab:cifar10
@@ -96,8 +93,8 @@ def cifar10c(draw: Draw) -> Case:
     "svhn-backbone",
     "The SVHN encoder is a ResNet-50",
     sides=("layers in the text", "=", "layers in the caption"),
-    tell="text (sec:exp): “For experiments with SVHN and ImageNet100 we use the ResNet-50 encoder”, app:hpdetails "
-    "likewise; caption of tab:new_combine: “SVHN (ResNet18)”",
+    tell="text (sec:exp): “For experiments with SVHN … and ImageNet100 … we use the ResNet-50 encoder”, "
+    "app:hpdetails likewise; caption of tab:new_combine: “SVHN (ResNet18)”",
     unit="sentences",
     cases=1,
 )
@@ -116,4 +113,4 @@ def svhn_backbone(draw: Draw) -> Case:
 )
 def pacs_classes(draw: Draw) -> Case:
     classes = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
-    return Case(5, len(classes), {"text": 5, "data set": len(classes)})
+    return Case(5, len(classes), {"text": 5, "data_set": len(classes)})

@@ -27,7 +27,7 @@ class Outcome:
     right: float
     excess: float
     violated: bool
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, float | str]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,11 @@ class Verdict:
 
 def planned(only: Sequence[str], cases: int) -> int:
     """How many cases `run` will try."""
-    return sum(named(label).cases or cases for label in only or labels())
+    return sum(claim.cases or cases for claim in _chosen(only))
+
+
+def _chosen(only: Sequence[str]) -> list[Claim]:
+    return [named(label) for label in dict.fromkeys(only or labels())]
 
 
 def run(
@@ -54,9 +58,8 @@ def run(
 ) -> list[Verdict]:
     """Check the claims named (all of them by default); `advance` hears the label of each case done."""
     count("--cases", cases, "200 take about 20 s")
-    chosen = [named(label) for label in dict.fromkeys(only or labels())]
     with _one_thread():
-        return [_verdict(claim, seed, cases, advance) for claim in chosen]
+        return [_verdict(claim, seed, cases, advance) for claim in _chosen(only)]
 
 
 def replay(label: str, *, seed: int, case: int) -> Outcome:
@@ -106,5 +109,10 @@ def _verdict(claim: Claim, seed: int, cases: int, advance: Callable[[str], None]
 
 def _aggregates(outcomes: Sequence[Outcome]) -> dict[str, SimpleNamespace]:
     over: dict[str, Callable[[Sequence[float]], float]] = {"worst": max, "median": statistics.median, "total": sum}
-    columns = {name: [o.numbers[name] for o in outcomes] for name in outcomes[0].numbers}
-    return {key: SimpleNamespace(**{name: f(column) for name, column in columns.items()}) for key, f in over.items()}
+    columns = {"excess": [o.excess for o in outcomes]}
+    for name in outcomes[0].numbers:
+        columns[name] = [x for o in outcomes if isinstance(x := o.numbers[name], (int, float))]
+    return {
+        key: SimpleNamespace(**{name: f(column) for name, column in columns.items() if column})
+        for key, f in over.items()
+    }
