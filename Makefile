@@ -7,6 +7,7 @@ help:
 	@echo "make demo   check the paper's theorems on random batches and print what is true"
 	@echo "make test   lint, types and tests"
 	@echo "make slow   the tests that take longer"
+	@echo "make docs   the reference, as a site in site/"
 	@echo "make clean  remove the virtual environment"
 
 .venv/ready: pyproject.toml constraints.txt
@@ -26,7 +27,12 @@ test: .venv/ready
 slow: .venv/ready
 	$(BIN)/pytest -m slow
 
+docs: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
 clean:
 	rm -rf .venv
 
-.PHONY: help demo test slow clean
+.PHONY: help demo test slow docs clean
