@@ -108,6 +108,7 @@ def test_every_method_checks_its_embeddings(name, layout):
         "TypeError: ids has dtype torch.float32 / whole numbers / ids.long()",
     ),
     (lambda: balanced()(Z, Z, ids=["a", "b", "c", "d"]), "TypeError: ids / whole numbers"),
+    (lambda: balanced()(Z, Z, ids=torch.arange(B) * 1j), "TypeError: ids has dtype torch.complex64 / whole numbers"),
     (
         lambda: balanced(target=Labels())(Z, Z, labels=([0, 0, 1, 7], [0, 0, 1, 1])),
         "ValueError: row 3 / (7) / sample batches by labels",
@@ -314,6 +315,10 @@ HALF = torch.full((B,), 0.5)
     (
         lambda: Alignment(Cosine(), (BlockSums(),), KL())(Z, Z),
         "ValueError: a group for each of 4 rows, got none / rows= or domains=",
+    ),
+    (
+        lambda: Alignment(Cosine(), (Rows(), BlockSums()), KL())(Z, Z, domains=[0, 0, 1, 1]),
+        "ValueError: BlockSums / no mass / [0, 1] / give mass=",
     ),
     (
         lambda: Alignment(Cosine(), (Rows(0.2), NonNegative()), KL(), geometry=Euclidean())(Z, Z),

@@ -13,12 +13,12 @@ from gcalign.distributed import Gather
 from gcalign.divergences import Divergence
 from gcalign.errors import did_you_mean, one_of
 from gcalign.geometry import Entropic, Geometry
-from gcalign.gradients import Choice
 from gcalign.kernels import Kernel, LogKernel, as_kernel
+from gcalign.modes import Choice
 from gcalign.operators import Pairwise
 from gcalign.plan import Plan, Side, Sides
-from gcalign.proximal import Proximal, Setting, Settings, proximal
-from gcalign.targets import Identity, Target, Weighted, as_target
+from gcalign.proximal import Proximal, Setting, Settings, as_constraints, proximal
+from gcalign.targets import Identity, Target, Turned, Weighted, as_target
 
 LAYOUTS = {"cross": Sides.cross, "joint": Sides.joint}
 _KNOWN = ("labels", "domains", "ids", "weights")
@@ -72,12 +72,7 @@ class Alignment(Objective):
     ) -> None:
         super().__init__()
         self.kernel = as_kernel(kernel)
-        self.constraints = tuple(constraints)
-        for constraint in self.constraints:
-            if not isinstance(constraint, Constraint):
-                raise TypeError(
-                    f"{constraint!r} is not a Constraint; try constraints=(gcalign.Rows(), gcalign.Columns())"
-                )
+        self.constraints = as_constraints(constraints)
         if not isinstance(divergence, Divergence):
             raise TypeError(f"divergence={divergence!r} is not a Divergence; try gcalign.KL()")
         self.divergence = divergence
@@ -112,7 +107,7 @@ class Alignment(Objective):
     @torch.no_grad()
     def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
         """P_θ, without gradient; takes what the criterion takes."""
-        return self._solved(z1, z2, known, target, lambda solved: solved.plan)
+        return self._solved(z1, z2, known, target, lambda solved: solved.plan())
 
     def explain(
         self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None
@@ -158,7 +153,7 @@ class Alignment(Objective):
         eps = torch.as_tensor(eps, dtype=z1.dtype, device=z1.device)
         support = chosen.on(sides, z1.dtype)
         problem = Problem(self.geometry or Entropic(eps), eps, support, sides)
-        return Setting(Pairwise(self.kernel, x, y, sides.own), self.constraints, problem, support, sides.allowed)
+        return Setting.of(Pairwise(self.kernel, x, y, sides.own), self.constraints, problem, support, sides.allowed)
 
     def _refuse_unread(self, known: dict[str, PerSide | None], target: Target) -> None:
         """Labels that nothing reads are a mistake: training would be unsupervised, or worse, thought to be."""
@@ -200,8 +195,13 @@ class Symmetric(Objective):
     ) -> Tensor:
         known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
         there = self.alignment(z1, z2, target=target, **known)
-        turned = {k: v[::-1] if isinstance(v, tuple) else v for k, v in known.items()}
-        back = self.alignment(z2, z1, target=target.T if isinstance(target, Tensor) else target, **turned)
+        turned = Turned(self.alignment.target if target is None else as_target(target))
+        if self.alignment.layout == "joint":
+            back = self.alignment(z1, z2, target=turned, **known)
+        else:
+            back = self.alignment(
+                z2, z1, target=turned, **{k: _per_side(v)[::-1] for k, v in known.items() if v is not None}
+            )
         return 0.5 * (there + back)
 
     def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
@@ -250,7 +250,7 @@ def _sides(z1: Tensor, z2: Tensor, known: dict[str, PerSide | None], target: Tar
             raise TypeError(f"{name}= is not something a criterion takes; {did_you_mean(name, _KNOWN)}")
     values: dict[str, tuple[Tensor, Tensor]] = {}
     for name, value in given.items():
-        pair = value if isinstance(value, tuple) and len(value) == 2 else (value, value)
+        pair = _per_side(value)
         values[name] = (_column(name, pair[0], z1, "z1"), _column(name, pair[1], z2, "z2"))
     if len(z1) != len(z2) and "ids" in target.reads and "ids" not in values:
         raise ValueError(
@@ -259,6 +259,12 @@ def _sides(z1: Tensor, z2: Tensor, known: dict[str, PerSide | None], target: Tar
         )
     one, two = ({name: pair[k] for name, pair in values.items()} for k in (0, 1))
     return Side(z1, **one), Side(z2, **two)
+
+
+def _per_side(value: Any) -> tuple[Any, Any]:
+    """(for z1, for z2): a tuple of two columns as it is, anything else for both."""
+    paired = isinstance(value, tuple) and len(value) == 2 and not any(isinstance(v, (int, float)) for v in value)
+    return (value[0], value[1]) if paired else (value, value)
 
 
 def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:

@@ -32,6 +32,8 @@ class Problem:
 class Penalty(Terse, ABC):
     """λ·h(P1, μ) for one marginal. Only sums enter, so it is all vectors: gap = log μ − log(K v)."""
 
+    has_dual: ClassVar[bool] = False  # whether `price` and `distance` are given, so that the envelope gradient is exact
+
     @abstractmethod
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         """log u, the scaling that solves this side alone."""
@@ -49,6 +51,8 @@ class Penalty(Terse, ABC):
 class Hard(Penalty):
     """The marginal is met: u = μ/(K v)."""
 
+    has_dual: ClassVar[bool] = True
+
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         return gap
 
@@ -58,6 +62,7 @@ class Relaxed(Penalty):
     """λ KL(P1‖μ): u = (μ/(K v))^τ with τ = λ/(λ + ε)."""
 
     lam: float
+    has_dual: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("lam", self.lam, "small values let mass go, large ones keep the marginal")
@@ -78,6 +83,7 @@ class TotalVariation(Penalty):
     """λ ‖P1 − μ‖₁: the hard scaling, but never beyond e^{±λ/ε}."""
 
     lam: float
+    has_dual: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("lam", self.lam, "at λ the marginal is given up entry by entry")
@@ -145,7 +151,7 @@ class _Marginal(Constraint, ABC):
         """μ (or ν): as given, else the target's, else uniform with total n."""
         kept = 1 - self._dim
         if self.mass is not None:
-            mass = torch.as_tensor(self.mass).to(like)
+            mass = torch.as_tensor(self.mass, dtype=like.dtype, device=like.device)
             if mass.dim() == 1 and len(mass) != shape[kept]:
                 raise ValueError(
                     f"{self!r} has {len(mass)} masses for a plan {shape[0]}×{shape[1]}; give {shape[kept]}"
@@ -203,7 +209,9 @@ class Capacity(Constraint):
             )
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        return (z - problem.geometry.coordinate(torch.as_tensor(self.bound).to(z))).clamp(min=0)
+        return (z - problem.geometry.coordinate(torch.as_tensor(self.bound, dtype=z.dtype, device=z.device))).clamp(
+            min=0
+        )
 
     def check(self, problem: Problem, shape: tuple[int, int]) -> None:
         bound = torch.as_tensor(self.bound)

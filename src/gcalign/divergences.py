@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcalign.constraints import Hard, Penalty, Relaxed
+from gcalign.constraints import Hard, Penalty, TotalVariation
 from gcalign.errors import Terse, one_of, positive
 from gcalign.solvers import Marginal
 from gcalign.support import Support
@@ -96,10 +96,10 @@ class KL(Divergence):
         return total / s.target.shape[0]
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
-        sides = (rows, columns)
+        sides = [h for h in (rows, columns) if h is not None]
         mass = self.mass or any(isinstance(h, Hard) for h in sides)  # a hard side keeps the mass by itself
-        penalties = self.penalties or not any(isinstance(h, Relaxed) for h in sides)
-        return mass and penalties and not self.normalized
+        penalties = self.penalties or all(isinstance(h, (Hard, TotalVariation)) for h in sides)  # these add nothing
+        return mass and penalties and not self.normalized and all(h.has_dual for h in sides)
 
     def dual(self, s: Summary) -> Tensor:
         # KL(T‖P) moves with log K alone; a relaxation moves only with λ/ε, by minus what the plan pays for it

@@ -63,6 +63,10 @@ class Sides:
             partner = torch.arange(len(everyone), device=everyone.features.device).roll(-len(first))
         return Sides(everyone, everyone, own=0, partner=partner)
 
+    def turned(self) -> Sides:
+        """Columns as rows and rows as columns, in the cross layout."""
+        return Sides.cross(self.columns, self.rows)
+
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.rows), len(self.columns)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,7 +13,8 @@ from gcalign.constraints import Columns, Constraint, Hard, Problem, Rows
 from gcalign.divergences import Divergence, Summary
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
-from gcalign.gradients import MODES, Choice, Job, choose, differentiable_vectors, vectors
+from gcalign.gradients import Job, differentiable_vectors, vectors
+from gcalign.modes import MODES, Choice, choose
 from gcalign.operators import Dense, Given, Operator, Source, Streamed
 from gcalign.plan import Plan
 from gcalign.solvers import Marginal, Scalings, dykstra, scaling
@@ -47,96 +47,90 @@ class Setting:
     problem: Problem
     support: Support
     allowed: int
+    rows: Marginal | None
+    columns: Marginal | None
+    follows: bool  # whether every marginal follows the target
 
-    def __post_init__(self) -> None:
-        for constraint in self.constraints:
-            constraint.check(self.problem, self.source.shape)
-        hard = [side for side in (self.rows, self.columns) if side is not None and isinstance(side.penalty, Hard)]
-        if len(hard) == 2 and any(isinstance(c, (Rows, Columns)) and c.mass is not None for c in self.constraints):
-            mu, nu = (float(side.mass.sum()) for side in hard)
-            if abs(mu - nu) > 1e-5 * mu:
-                raise ValueError(
-                    f"rows must sum to {mu:g} in all and columns to {nu:g}, and no plan does both; "
-                    "give masses with one total, or relax one side with a penalty"
-                )
-
-    @cached_property
-    def rows(self) -> Marginal | None:
-        return self._marginal(Rows)
-
-    @cached_property
-    def columns(self) -> Marginal | None:
-        return self._marginal(Columns)
-
-    def _marginal(self, kind: type[Rows] | type[Columns]) -> Marginal | None:
-        for constraint in self.constraints:
-            if isinstance(constraint, kind):
-                mass = constraint.target_mass(self.problem, self.source.shape, self.support.weight)
-                return Marginal(mass, constraint.h)
-        return None
+    @staticmethod
+    def of(
+        source: Source, constraints: Sequence[Constraint], problem: Problem, support: Support, allowed: int
+    ) -> Setting:
+        for constraint in constraints:
+            constraint.check(problem, source.shape)
+        sides = [c for c in constraints if isinstance(c, (Rows, Columns))]
+        rows, columns = (_marginal(kind, sides, problem, source.shape) for kind in (Rows, Columns))
+        follows = all(side.mass is None for side in sides)
+        if not follows and rows is not None and columns is not None:
+            _same_total(rows, columns)
+        return Setting(source, tuple(constraints), problem, support, allowed, rows, columns, follows)
 
     def masses(self) -> tuple[Tensor, Tensor]:
         """μ and ν, asked for or, where a side is free, what the target has there."""
-        if self.problem.target is not None:
-            mu, nu = self.problem.target.mu, self.problem.target.nu
+        target, shape, like = self.problem.target, self.source.shape, self.problem.eps
+        if target is None:
+            mu, nu = (kind().target_mass(self.problem, shape, like) for kind in (Rows, Columns))
         else:
-            mu, nu = (c.target_mass(self.problem, self.source.shape, self.problem.eps) for c in (Rows(), Columns()))
+            mu, nu = target.mu, target.nu
         return mu if self.rows is None else self.rows.mass, nu if self.columns is None else self.columns.mass
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the target has the marginals asked for: always where they follow it."""
+        pairs = ((self.rows, self.support.mu), (self.columns, self.support.nu))
+        return self.follows or all(side is None or torch.allclose(side.mass, own, rtol=1e-6) for side, own in pairs)
 
     @property
     def only_marginals(self) -> bool:
         """Whether scaling vectors suffice: rows and columns, each at most once, in the entropic geometry."""
         kinds = [type(c) for c in self.constraints]
-        return (
-            isinstance(self.problem.geometry, Entropic)
-            and set(kinds) <= {Rows, Columns}
-            and len(set(kinds)) == len(kinds)
+        once = len(set(kinds)) == len(kinds)
+        return isinstance(self.problem.geometry, Entropic) and set(kinds) <= {Rows, Columns} and once
+
+
+def _marginal(
+    kind: type[Rows] | type[Columns], sides: Sequence[Rows | Columns], problem: Problem, shape: tuple[int, int]
+) -> Marginal | None:
+    found = next((side for side in sides if isinstance(side, kind)), None)
+    return None if found is None else Marginal(found.target_mass(problem, shape, problem.eps), found.h)
+
+
+def _same_total(rows: Marginal, columns: Marginal) -> None:
+    mu, nu = float(rows.mass.sum()), float(columns.mass.sum())
+    if isinstance(rows.penalty, Hard) and isinstance(columns.penalty, Hard) and abs(mu - nu) > 1e-5 * mu:
+        raise ValueError(
+            f"rows must sum to {mu:g} in all and columns to {nu:g}, and no plan does both; "
+            "give masses with one total, or relax one side with a penalty"
         )
 
 
 @dataclass(frozen=True)
 class Proximal:
-    """The solved plan: a divergence's vectors with their gradients, the plan itself, and the gradient mode."""
+    """The solved plan: a divergence's vectors with their gradients, the gradient mode, and the plan when wanted."""
 
     summary: Summary
-    plan: Plan
     choice: Choice
+    plan: Callable[[], Plan]
 
     def loss(self, divergence: Divergence) -> Tensor:
-        enveloped = self.choice.mode == "envelope" and (
-            self.summary.rows is not None or self.summary.columns is not None
-        )
+        solved = self.summary.rows is not None or self.summary.columns is not None
+        enveloped = self.choice.mode == "envelope" and solved
         return divergence.dual(self.summary) if enveloped else divergence.value(self.summary)
 
 
 def proximal(setting: Setting, divergence: Divergence, settings: Settings) -> Proximal:
     """Solve by marginal scalings where the constraints allow, by Dykstra's algorithm where not."""
-    if not setting.only_marginals:
-        choice = choose(
-            settings.gradient, marginals=False, constrained=True, converged=False, dual=False, feasible=False
-        )
-        return _by_dykstra(setting, divergence, settings, choice)
-    return _by_scaling(setting, divergence, settings)
+    if setting.only_marginals:
+        return _by_scaling(setting, divergence, settings)
+    return _by_dykstra(setting, divergence, settings)
 
 
 def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) -> Proximal:
-    support, problem = setting.support, setting.problem
-    rows, columns = setting.rows, setting.columns
+    support, problem, rows, columns = setting.support, setting.problem, setting.rows, setting.columns
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (problem.eps, *setting.source.leaves))
     # under torch.compile nothing can be tested, so the iterations are fixed and autograd follows them
     unrolled = settings.gradient == "unrolled" or torch.compiler.is_compiling()
     with torch.set_grad_enabled(unrolled and torch.is_grad_enabled()):
-        operator: Operator = (
-            Dense(setting.source) if settings.block is None else Streamed(setting.source, settings.block)
-        )
-
-        def unit(a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
-            """‖P − T‖₁, of which everything off the support is mass."""
-            p = support.where(log_k_support + support.along_rows(a) + support.along_columns(b), -torch.inf).exp()
-            return (support.weight - p).abs().sum() + (mass - p.sum()).clamp(min=0)
-
-        two_sided = rows is not None and columns is not None
-        log_k_support = operator.gather(support).detach() if two_sided else support.weight
+        operator = _operator(setting.source, settings.block, whole=unrolled)
         found = scaling(
             operator,
             rows,
@@ -144,10 +138,10 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
             problem.eps,
             iterations=settings.iterations,
             tol=settings.tol,
-            unit=unit if len(support.weight) else None,
-            record=wanted and settings.gradient in ("auto", "truncated") and not unrolled,
+            unit=_distance_to(support, operator) if len(support.weight) and rows and columns else None,
+            record=wanted and not unrolled and settings.gradient in ("auto", "truncated"),
         )
-    if wanted and not found.converged and settings.gradient in ("envelope", "implicit") and not unrolled:
+    if wanted and not unrolled and not found.converged and settings.gradient in ("envelope", "implicit"):
         warnings.warn(
             f"gradient={settings.gradient!r} is exact for converged plans, and {found.iterations} iterations did not "
             f"reach tol={settings.tol:g}; raise iterations, or use gradient='auto'",
@@ -159,7 +153,7 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
         constrained=rows is not None or columns is not None,
         converged=found.converged,
         dual=divergence.has_dual(rows.penalty if rows else None, columns.penalty if columns else None),
-        feasible=_feasible(setting),
+        feasible=setting.feasible,
     )
     job = Job(operator, found, rows, columns, support, divergence.statistics, divergence.needs_columns, choice.mode)
     by_hand = wanted and not unrolled
@@ -169,21 +163,42 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
         support, log_p, log_rows, log_columns if len(log_columns) else None, a, b, problem.eps, rows, columns, terms,
         setting.allowed,
     )  # fmt: skip
-    return Proximal(summary, _plan(setting, operator, found, a, b), choice)
+    return Proximal(summary, choice, lambda: _plan(setting, operator, found, a, b))
+
+
+def _operator(source: Source, block: int | None, *, whole: bool) -> Operator:
+    if whole:  # autograd keeps every block anyway
+        return Dense(source, source.shape[0])
+    return Dense(source) if block is None else Streamed(source, block)
+
+
+def _distance_to(support: Support, operator: Operator) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """‖P − T‖₁ of a plan on the way, from its entries on the support: everything off it is mass."""
+    log_k = operator.gather(support).detach()
+
+    def distance(a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
+        p = support.where(log_k + support.along_rows(a) + support.along_columns(b), -torch.inf).exp()
+        return (support.weight - p).abs().sum() + (mass - p.sum()).clamp(min=0)
+
+    return distance
 
 
 def _plan(setting: Setting, operator: Operator, found: Scalings, a: Tensor, b: Tensor) -> Plan:
-    source, spans = setting.source, operator.spans
+    # a plan that may be differentiated follows its leaves; any other is of the moment it was made
+    kept = operator if a.requires_grad else operator.frozen()
+    source = setting.source
 
     def blocks() -> Iterator[Tensor]:
-        for start, stop in spans:
-            yield source.rows(start, stop, source.tensors) + a[start:stop, None] + b
+        with torch.autocast(a.device.type, enabled=False):
+            for start, stop in operator.spans:
+                rows = source.rows(start, stop, source.tensors) if a.requires_grad else kept.rows(start, stop)
+                yield rows + a[start:stop, None] + b
 
-    mu, nu = setting.masses()
-    return Plan(a, b, mu, nu, setting.problem.eps, found.iterations, found.converged, blocks)
+    return Plan(a, b, *setting.masses(), setting.problem.eps, found.iterations, found.converged, blocks)
 
 
-def _by_dykstra(setting: Setting, divergence: Divergence, settings: Settings, choice: Choice) -> Proximal:
+def _by_dykstra(setting: Setting, divergence: Divergence, settings: Settings) -> Proximal:
+    choice = choose(settings.gradient, marginals=False, constrained=True, converged=False, dual=False, feasible=False)
     source, support, problem = setting.source, setting.support, setting.problem
     geometry, (n, m) = problem.geometry, source.shape
     y = geometry.from_log(source.rows(0, n, source.tensors))
@@ -196,27 +211,16 @@ def _by_dykstra(setting: Setting, divergence: Divergence, settings: Settings, ch
                 a = a - multiplier.squeeze(1)
             elif isinstance(constraint, Columns):
                 b = b - multiplier.squeeze(0)
-    rows, columns = setting.rows, setting.columns
     p = log_plan.exp()
     terms = y.new_zeros(n, 0)
     if divergence.statistics:
         terms = torch.stack([f(log_plan, support.dense()) for f in divergence.statistics], 1)
     summary = Summary(
         support, support.where(support.gather(log_plan, 0, n), 0), p.sum(1).log(), p.sum(0).log(), a, b, problem.eps,
-        rows, columns, terms, setting.allowed,
+        setting.rows, setting.columns, terms, setting.allowed,
     )  # fmt: skip
-    mu, nu = setting.masses()
-    plan = Plan(a, b, mu, nu, problem.eps, found.iterations, found.converged, lambda: iter((log_plan,)))
-    return Proximal(summary, plan, choice)
-
-
-def _feasible(setting: Setting) -> bool:
-    """Whether the target has the marginals asked for: always where they follow it."""
-    target = setting.support
-    pairs = ((setting.rows, target.mu), (setting.columns, target.nu))
-    if all(c.mass is None for c in setting.constraints if isinstance(c, (Rows, Columns))):
-        return True
-    return all(side is None or torch.allclose(side.mass, own, rtol=1e-6) for side, own in pairs)
+    plan = Plan(a, b, *setting.masses(), problem.eps, found.iterations, found.converged, lambda: iter((log_plan,)))
+    return Proximal(summary, choice, lambda: plan)
 
 
 def solve(
@@ -227,7 +231,7 @@ def solve(
     iterations: int = 1000,
     tol: float = 1e-6,
     gradient: str = "auto",
-    target: Tensor | None = None,
+    target: Tensor | None = None,  # [n, m]
 ) -> Plan:
     """The proximal point of a kernel: argmin over P in B of h(P) + d_Γ(P ‖ e^{log K}) (eq:mainobj), as a `Plan`.
 
@@ -237,20 +241,34 @@ def solve(
     if not isinstance(log_k, Tensor) or log_k.dim() != 2 or 0 in log_k.shape or not log_k.is_floating_point():
         got = tuple(log_k.shape) if isinstance(log_k, Tensor) else type(log_k).__name__
         raise ValueError(f"log_k={got} must be a real matrix [n, m]; pass −cost/eps")
+    log_k = log_k.to(torch.promote_types(log_k.dtype, torch.float32))
     if bool(log_k.isnan().any()) or bool((log_k == torch.inf).any()):
         raise ValueError("log_k has NaN or +inf entries; every entry must be a number, or −inf for a forbidden pair")
     if bool((log_k == -torch.inf).all(1).any()) or bool((log_k == -torch.inf).all(0).any()):
         raise ValueError("log_k forbids a whole row or column (−inf throughout); leave it out of the problem")
     geometry = Entropic() if geometry is None else geometry
+    if not isinstance(geometry, Geometry):
+        raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5)")
     n, m = log_k.shape
     eps = torch.as_tensor(geometry.eps, dtype=log_k.dtype, device=log_k.device)
-    if target is not None and target.shape != log_k.shape:
-        raise ValueError(f"target of shape {tuple(target.shape)} must be {tuple(log_k.shape)}, as log_k")
-    problem = Problem(geometry, eps, None if target is None else Full(target.to(log_k)))
+    problem = Problem(geometry, eps, None if target is None else Full.checked(target, (n, m), log_k))
     none = torch.zeros(0, dtype=torch.long, device=log_k.device)
     nowhere = Pairs(none, none, log_k.new_zeros(0), (n, m))
-    setting = Setting(Given(log_k), tuple(constraints), problem, nowhere, n * m)
-    return proximal(setting, _Nothing(), Settings(iterations, tol, gradient)).plan
+    setting = Setting.of(Given(log_k), as_constraints(constraints), problem, nowhere, n * m)
+    with torch.autocast(log_k.device.type, enabled=False):
+        return proximal(setting, _Nothing(), Settings(iterations, tol, gradient)).plan()
+
+
+def as_constraints(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """A tuple of constraints, if that is what it is."""
+    found = tuple(constraints) if isinstance(constraints, (tuple, list)) else (constraints,)
+    for constraint in found:
+        if not isinstance(constraint, Constraint) or not isinstance(constraints, (tuple, list)):
+            raise TypeError(
+                f"constraints={constraints!r} must be a tuple of Constraints; try constraints=(gcalign.Rows(), "
+                "gcalign.Columns())"
+            )
+    return found
 
 
 class _Nothing(Divergence):

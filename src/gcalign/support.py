@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -57,12 +56,12 @@ class Support(ABC):
     def transposed(self) -> Support:
         """Tᵀ."""
 
-    @cached_property
+    @property
     def mu(self) -> Tensor:  # [n]
         """T·1."""
         return self.sum_rows(self.weight)
 
-    @cached_property
+    @property
     def nu(self) -> Tensor:  # [m]
         """Tᵀ·1."""
         return self.sum_columns(self.weight)
@@ -129,6 +128,18 @@ class Full(Support):
     def shape(self) -> tuple[int, int]:  # type: ignore[override]  # the matrix has it already
         return self.weight.shape[0], self.weight.shape[1]
 
+    @staticmethod
+    def checked(matrix: Tensor, shape: tuple[int, int], like: Tensor) -> Full:
+        """A user's dense matrix, if it can be a target of that shape."""
+        if not isinstance(matrix, Tensor) or tuple(matrix.shape) != shape:
+            got = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
+            raise ValueError(f"target={got} must be a matrix {shape}, as the plan")
+        refuse_bad_weights(matrix)
+        full = Full(matrix.to(like))
+        if bool((full.mu == 0).any()):
+            raise ValueError("a row of the target has no positive; give every row a positive entry, or drop the row")
+        return full
+
     def gather(self, block: Tensor, start: int, stop: int) -> Tensor:
         return block
 
@@ -155,6 +166,14 @@ class Full(Support):
 
     def transposed(self) -> Support:
         return Full(self.weight.T)
+
+
+def refuse_bad_weights(values: Tensor) -> None:
+    """Targets are data: non-negative, finite, without gradient."""
+    if values.requires_grad:
+        raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
+    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
+        raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
 
 
 def join(left: Tensor, right: Tensor, own: int | None) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcalign.errors import Terse, positive
 from gcalign.plan import Side, Sides
-from gcalign.support import Full, Pairs, Support, join
+from gcalign.support import Full, Pairs, Support, join, refuse_bad_weights
 
 
 class Target(Terse, ABC):
@@ -112,11 +112,7 @@ class Soft(Target):
         if not isinstance(matrix, Tensor) or matrix.dim() != 2:
             shape = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"target={shape} must be a matrix [n, m]; dense or sparse tensors will do")
-        if matrix.requires_grad:
-            raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
-        values = matrix if matrix.layout == torch.strided else matrix.to_sparse_coo().coalesce().values()
-        if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
-            raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
+        refuse_bad_weights(matrix if matrix.layout == torch.strided else matrix.to_sparse_coo().coalesce().values())
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         if tuple(self.matrix.shape) != sides.shape:
@@ -166,6 +162,23 @@ class Weighted(Target):
                 )
         support = self.base.on(sides, dtype)
         return support.scaled((support.along_rows(w) * support.along_columns(other)).sqrt())
+
+
+@dataclass(frozen=True, repr=False)
+class Turned(Target):
+    """Another target for exchanged sides: Tᵀ."""
+
+    base: Target
+
+    @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]  # what the base reads
+        return self.base.reads
+
+    def on(self, sides: Sides, dtype: torch.dtype) -> Support:
+        # in the joint layout both sides are everyone, and only the plan turns
+        support = self.base.on(sides if sides.own is not None else sides.turned(), dtype).transposed()
+        remedy = "both ways need a positive for every row and every column; leave out what has none"
+        return support if support.complete else _full_rows(support, remedy)
 
 
 def as_target(target: Target | Tensor) -> Target:

@@ -6,6 +6,7 @@ A `Source` knows how to make any rows of log K from its leaves, with autograd. A
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ class Source(ABC):
     @abstractmethod
     def rows(self, start: int, stop: int, tensors: tuple[Tensor, ...]) -> Tensor:
         """Rows start:stop of log K, computed from `tensors`."""
+
+    @abstractmethod
+    def frozen(self) -> Source:
+        """A copy without gradient that later changes do not reach."""
 
     @property
     def leaves(self) -> tuple[Tensor, ...]:
@@ -63,6 +68,10 @@ class Pairwise(Source):
         itself = i[:, None] + self.own == torch.arange(self.shape[1], device=log_k.device)
         return log_k.masked_fill(itself, -torch.inf)
 
+    def frozen(self) -> Source:
+        kernel = copy.deepcopy(self.kernel).requires_grad_(False)
+        return Pairwise(kernel, self.x.detach().clone(), self.y.detach().clone(), self.own)
+
 
 @dataclass(frozen=True)
 class Given(Source):
@@ -81,6 +90,9 @@ class Given(Source):
     def rows(self, start: int, stop: int, tensors: tuple[Tensor, ...]) -> Tensor:
         return tensors[0] if (start, stop) == (0, self.shape[0]) else tensors[0][start:stop]
 
+    def frozen(self) -> Source:
+        return Given(self.log_k.detach().clone())
+
 
 class Operator(ABC):
     """K, asked only through sums over its rows and columns."""
@@ -95,14 +107,13 @@ class Operator(ABC):
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows start:stop of log K."""
 
+    @abstractmethod
+    def frozen(self) -> Operator:
+        """The same operator, whatever happens later to embeddings and parameters."""
+
     def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
         for start, stop in self.spans:
             yield start, stop, self.rows(start, stop)
-
-    def log_plan(self, a: Tensor, b: Tensor) -> Iterator[Tensor]:
-        """log(diag(eᵃ) K diag(eᵇ)), block by block."""
-        for start, stop, log_k in self.blocks():
-            yield log_k + a[start:stop, None] + b
 
     def log_matvec(self, b: Tensor) -> Tensor:  # [m] -> [n]
         """log(K eᵇ)."""
@@ -141,10 +152,13 @@ class Operator(ABC):
                 tensors = tuple(t.detach().requires_grad_(t.requires_grad) for t in source.tensors)
                 log_k = source.rows(start, stop, tensors)
             leaves = (*tensors, *source.parameters)
-            found = torch.autograd.grad(log_k, [leaves[k] for k in wanted], weigh(start, stop, log_k.detach()))
+            found = torch.autograd.grad(
+                log_k, [leaves[k] for k in wanted], weigh(start, stop, log_k.detach()), allow_unused=True
+            )
             for k, grad in zip(wanted, found, strict=True):
-                total = grads[k]
-                grads[k] = grad if total is None else total + grad
+                if grad is not None:
+                    total = grads[k]
+                    grads[k] = grad if total is None else total + grad
         return grads
 
 

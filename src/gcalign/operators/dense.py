@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gcalign.operators.base import Operator, Scaled, Source
+from gcalign.operators.base import Given, Operator, Scaled, Source
 
 _BLOCK_ENTRIES = 1 << 20  # rows are taken some at a time, so that temporaries stay in the cache, not beside the matrix
 
@@ -18,6 +18,12 @@ class Dense(Operator):
 
     def rows(self, start: int, stop: int) -> Tensor:
         return self._log_k if (start, stop) == (0, self.shape[0]) else self._log_k[start:stop]
+
+    def frozen(self) -> Operator:
+        # the rows were computed once; only a matrix given by the user may share its memory with him
+        if isinstance(self.source, Given):
+            return Dense(self.source.frozen())
+        return self
 
     def kept(self, a: Tensor, b: Tensor) -> Scaled:
         return Scaled(self, a, b, store=True)

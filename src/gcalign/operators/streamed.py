@@ -12,6 +12,10 @@ class Streamed(Operator):
 
     def __init__(self, source: Source, block: int) -> None:
         super().__init__(source, block)
+        self.block = block
 
     def rows(self, start: int, stop: int) -> Tensor:
         return self.source.rows(start, stop, self.source.tensors)
+
+    def frozen(self) -> Operator:
+        return Streamed(self.source.frozen(), self.block)
