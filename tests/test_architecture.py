@@ -19,7 +19,7 @@ STOREYS = [
     ("metrics", "targets", "constraints", "distributed", "operators"),
     ("solvers",),
     ("divergences",),
-    ("gradients",),
+    ("modes", "gradients"),
     ("proximal",),
     ("alignment",),
     ("methods",),

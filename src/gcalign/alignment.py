@@ -76,6 +76,10 @@ class Alignment(Objective):
         if not isinstance(divergence, Divergence):
             raise TypeError(f"divergence={divergence!r} is not a Divergence; try gcalign.KL()")
         self.divergence = divergence
+        if geometry is not None and not isinstance(geometry, Geometry):
+            raise TypeError(
+                f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5), or None for the kernel's ε"
+            )
         self.target = as_target(target)
         self.geometry = geometry
         self.layout = one_of("layout", layout, LAYOUTS)
@@ -199,9 +203,8 @@ class Symmetric(Objective):
         if self.alignment.layout == "joint":
             back = self.alignment(z1, z2, target=turned, **known)
         else:
-            back = self.alignment(
-                z2, z1, target=turned, **{k: _per_side(v)[::-1] for k, v in known.items() if v is not None}
-            )
+            exchanged = {name: _per_side(value)[::-1] for name, value in known.items() if value is not None}
+            back = self.alignment(z2, z1, target=turned, **exchanged)
         return 0.5 * (there + back)
 
     def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
@@ -278,7 +281,11 @@ def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
             f"where the sides differ pass {name}=(for z1, for z2)"
         )
     if name == "weights":
+        if column.requires_grad:
+            raise ValueError(
+                "weights require a gradient, but they are part of the target, which is data; detach() them"
+            )
         return column.to(z.dtype)
-    if column.is_floating_point():
+    if column.is_floating_point() or column.is_complex():
         raise TypeError(f"{name} has dtype {column.dtype}; it must be whole numbers, try {name}.long()")
-    return column
+    return column.long()

@@ -13,7 +13,7 @@ from torch import Tensor
 from gcalign.errors import Terse, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.plan import Sides
-from gcalign.support import Support
+from gcalign.support import Support, seen
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class _Marginal(Constraint, ABC):
         if problem.target is None:
             return like.new_full((shape[kept],), shape[0] / shape[kept])
         mass = problem.target.nu if kept else problem.target.mu
-        if kept and not problem.target.complete and bool((mass == 0).any()):
+        if kept and not problem.target.complete and seen((mass == 0).any()):
             lonely = (mass == 0).nonzero().flatten().tolist()
             raise ValueError(
                 f"columns {_some(lonely)} have no positive, so {self!r}, which follows the target, would empty them "
@@ -270,6 +270,12 @@ class BlockSums(Constraint):
             if problem.target is None:
                 raise ValueError("BlockSums() follows the target, and there is none; give mass=")
             mass = _by_group(problem.target.dense(), g, h, torch.Tensor.sum)
+            if bool((mass == 0).any()):
+                empty = (mass == 0).nonzero()[0].tolist()
+                raise ValueError(
+                    f"BlockSums() follows the target, which has no mass in the block of groups {empty}, so the plan would "
+                    "be emptied there; give mass="
+                )
         if isinstance(problem.geometry, Entropic):
             gap = mass.log() - _by_group(z, g, h, torch.Tensor.logsumexp)
             shift = -as_penalty(self.penalty).step(gap, problem.eps)

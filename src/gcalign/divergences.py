@@ -187,9 +187,7 @@ class Uniformity(Divergence):
 
     def value(self, s: Summary) -> Tensor:
         off_mass, off_log = s.terms.sum(0)
-        off = s.allowed - int((s.target.weight > 0).sum())
-        if off == 0:
-            return off_mass * 0
+        off = (s.allowed - (s.target.weight > 0).sum()).clamp(min=1)  # with none, every sum is 0
         mean = (off_mass / off).clamp(min=torch.finfo(off_mass.dtype).tiny)
         return (off * mean.log() - off_log) * mean / s.target.shape[0]
 

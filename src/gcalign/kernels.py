@@ -114,7 +114,7 @@ class LogKernel(Kernel):
             return
         with torch.enable_grad():
             probe = self.log_k(x[:1].detach(), y[:1].detach())
-        if probe.requires_grad:
+        if isinstance(probe, Tensor) and probe.requires_grad:
             raise ValueError(
                 "the kernel's callable uses tensors that require a gradient but are not its arguments; "
                 "make it an nn.Module that owns them as parameters"

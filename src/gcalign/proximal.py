@@ -201,12 +201,16 @@ def _by_dykstra(setting: Setting, divergence: Divergence, settings: Settings) ->
     choice = choose(settings.gradient, marginals=False, constrained=True, converged=False, dual=False, feasible=False)
     source, support, problem = setting.source, setting.support, setting.problem
     geometry, (n, m) = problem.geometry, source.shape
-    y = geometry.from_log(source.rows(0, n, source.tensors))
-    found = dykstra(y, setting.constraints, problem, iterations=settings.iterations, tol=settings.tol)
+    log_k = source.rows(0, n, source.tensors)
+    constraints = setting.constraints
+    if not isinstance(geometry, Entropic):  # there a projection gives mass to what had none
+        constraints = (*constraints, _Forbidden(log_k.detach() == -torch.inf))
+    y = geometry.from_log(log_k)
+    found = dykstra(y, constraints, problem, iterations=settings.iterations, tol=settings.tol)
     log_plan = geometry.log_plan(found.y)
     a, b = y.new_zeros(n), y.new_zeros(m)
     if isinstance(geometry, Entropic):
-        for constraint, multiplier in zip(setting.constraints, found.multipliers, strict=True):
+        for constraint, multiplier in zip(constraints, found.multipliers, strict=True):
             if isinstance(constraint, Rows):
                 a = a - multiplier.squeeze(1)
             elif isinstance(constraint, Columns):
@@ -221,6 +225,16 @@ def _by_dykstra(setting: Setting, divergence: Divergence, settings: Settings) ->
     )  # fmt: skip
     plan = Plan(a, b, *setting.masses(), problem.eps, found.iterations, found.converged, lambda: iter((log_plan,)))
     return Proximal(summary, choice, lambda: plan)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _Forbidden(Constraint):
+    """P = 0 where the kernel is 0, for geometries in which that does not follow."""
+
+    where: Tensor  # [n, m]
+
+    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
+        return torch.where(self.where, z, 0)
 
 
 def solve(
@@ -251,6 +265,7 @@ def solve(
         raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5)")
     n, m = log_k.shape
     eps = torch.as_tensor(geometry.eps, dtype=log_k.dtype, device=log_k.device)
+    positive("eps", eps.item(), "the paper uses 0.5")
     problem = Problem(geometry, eps, None if target is None else Full.checked(target, (n, m), log_k))
     none = torch.zeros(0, dtype=torch.long, device=log_k.device)
     nowhere = Pairs(none, none, log_k.new_zeros(0), (n, m))
@@ -261,14 +276,13 @@ def solve(
 
 def as_constraints(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
     """A tuple of constraints, if that is what it is."""
-    found = tuple(constraints) if isinstance(constraints, (tuple, list)) else (constraints,)
-    for constraint in found:
-        if not isinstance(constraint, Constraint) or not isinstance(constraints, (tuple, list)):
-            raise TypeError(
-                f"constraints={constraints!r} must be a tuple of Constraints; try constraints=(gcalign.Rows(), "
-                "gcalign.Columns())"
-            )
-    return found
+    remedy = "try constraints=(gcalign.Rows(), gcalign.Columns())"
+    if not isinstance(constraints, (tuple, list)):
+        raise TypeError(f"constraints={constraints!r} must be a tuple; {remedy}")
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise TypeError(f"{constraint!r} is not a Constraint; {remedy}")
+    return tuple(constraints)
 
 
 class _Nothing(Divergence):

@@ -133,7 +133,7 @@ class Full(Support):
         """A user's dense matrix, if it can be a target of that shape."""
         if not isinstance(matrix, Tensor) or tuple(matrix.shape) != shape:
             got = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
-            raise ValueError(f"target={got} must be a matrix {shape}, as the plan")
+            raise ValueError(f"target of shape {got} must be {shape}, as log_k")
         refuse_bad_weights(matrix)
         full = Full(matrix.to(like))
         if bool((full.mu == 0).any()):
@@ -168,11 +168,16 @@ class Full(Support):
         return Full(self.weight.T)
 
 
+def seen(flag: Tensor) -> bool:
+    """Whether a test on values comes out true; under torch.compile, where values are not there to look at, it does not."""
+    return not torch.compiler.is_compiling() and bool(flag)
+
+
 def refuse_bad_weights(values: Tensor) -> None:
     """Targets are data: non-negative, finite, without gradient."""
     if values.requires_grad:
         raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
-    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
+    if seen(~torch.isfinite(values).all()) or seen((values < 0).any()):
         raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
 
 

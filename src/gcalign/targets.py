@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcalign.errors import Terse, positive
 from gcalign.plan import Side, Sides
-from gcalign.support import Full, Pairs, Support, join, refuse_bad_weights
+from gcalign.support import Full, Pairs, Support, join, refuse_bad_weights, seen
 
 
 class Target(Terse, ABC):
@@ -131,7 +131,7 @@ class Soft(Target):
             (i, j), weight = matrix.indices(), matrix.values()
             support = Pairs(i[weight > 0], j[weight > 0], weight[weight > 0], sides.shape)
             itself = weight[j == i + sides.own] if sides.own is not None else weight.new_zeros(1)
-        if bool((itself > 0).any()):
+        if seen((itself > 0).any()):
             raise ValueError(
                 "target pairs an embedding with itself, which the joint layout forbids; "
                 "set its diagonal to 0 or use layout='cross'"
@@ -155,7 +155,7 @@ class Weighted(Target):
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         w, other = (side.to(dtype) for side in _both(sides, "weights"))
         for side in (w, other):
-            if not bool((side > 0).all()) or not bool(torch.isfinite(side).all()):
+            if seen(~(side > 0).all()) or seen(~torch.isfinite(side).all()):
                 worst = int(torch.where(torch.isfinite(side), side, -torch.inf).argmin())
                 raise ValueError(
                     f"weights[{worst}]={float(side[worst]):g} must be > 0 and finite; drop a pair that must not count"
@@ -201,6 +201,8 @@ def _matching(sides: Sides, what: str, dtype: torch.dtype, rule: str) -> Support
     left, right = _both(sides, what)
     if left.dim() != 1:
         raise ValueError(f"{what} of shape {tuple(left.shape)} must be [B]; for levels use gcalign.Hierarchy")
+    if torch.compiler.is_compiling():  # how many pairs there are is not known, so all are listed
+        return Full(_without_self((left[:, None] == right).to(dtype), sides.own))
     i, j = join(left, right, sides.own)
     support = Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape)
     return _full_rows(support, f"{rule}; drop the lonely ones or sample batches by {what}", left)
@@ -208,7 +210,7 @@ def _matching(sides: Sides, what: str, dtype: torch.dtype, rule: str) -> Support
 
 def _full_rows(support: Support, remedy: str, names: Tensor | None = None) -> Support:
     empty = support.mu == 0
-    if bool(empty.any()):
+    if seen(empty.any()):
         row = int(empty.nonzero()[0])
         who = "" if names is None else f" ({names[row].item()!r})"
         raise ValueError(f"row {row}{who} of the target has no positive ({int(empty.sum())} such rows); {remedy}")
