@@ -77,9 +77,7 @@ class Alignment(Objective):
             raise TypeError(f"divergence={divergence!r} is not a Divergence; try gcalign.KL()")
         self.divergence = divergence
         if geometry is not None and not isinstance(geometry, Geometry):
-            raise TypeError(
-                f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5), or None for the kernel's ε"
-            )
+            raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5), or leave it out")
         self.target = as_target(target)
         self.geometry = geometry
         self.layout = one_of("layout", layout, LAYOUTS)
@@ -103,7 +101,7 @@ class Alignment(Objective):
         loss = self._solved(z1, z2, known, target, self._loss)
         if self.check_finite and not torch.compiler.is_compiling() and not bool(torch.isfinite(loss)):
             raise ValueError(
-                f"the loss is {float(loss)} though the embeddings are finite: {self!r} leaves the range of "
+                f"the loss is {loss.item()} though the embeddings are finite: {self!r} leaves the range of "
                 f"{str(loss.dtype).removeprefix('torch.')}; raise eps or pass float64 embeddings"
             )
         return loss
@@ -282,9 +280,7 @@ def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
         )
     if name == "weights":
         if column.requires_grad:
-            raise ValueError(
-                "weights require a gradient, but they are part of the target, which is data; detach() them"
-            )
+            raise ValueError("weights require a gradient, but like any part of a target they are data; detach() them")
         return column.to(z.dtype)
     if column.is_floating_point() or column.is_complex():
         raise TypeError(f"{name} has dtype {column.dtype}; it must be whole numbers, try {name}.long()")

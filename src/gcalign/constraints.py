@@ -273,8 +273,8 @@ class BlockSums(Constraint):
             if bool((mass == 0).any()):
                 empty = (mass == 0).nonzero()[0].tolist()
                 raise ValueError(
-                    f"BlockSums() follows the target, which has no mass in the block of groups {empty}, so the plan would "
-                    "be emptied there; give mass="
+                    f"BlockSums() follows the target, which has no mass in the block of groups {empty} and would empty "
+                    "the plan there; give mass="
                 )
         if isinstance(problem.geometry, Entropic):
             gap = mass.log() - _by_group(z, g, h, torch.Tensor.logsumexp)

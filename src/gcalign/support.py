@@ -169,7 +169,7 @@ class Full(Support):
 
 
 def seen(flag: Tensor) -> bool:
-    """Whether a test on values comes out true; under torch.compile, where values are not there to look at, it does not."""
+    """Whether a test on values comes out true; never under torch.compile, where there are no values to look at."""
     return not torch.compiler.is_compiling() and bool(flag)
 
 
