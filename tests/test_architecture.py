@@ -27,6 +27,10 @@ STOREYS = [
     ("public",),
     ("__init__",),
     ("verify",),
+    ("data", "models"),
+    ("evaluation",),
+    ("training",),
+    ("demo",),
     ("cli",),
 ]
 HEIGHT = {room: k for k, rooms in enumerate(STOREYS) for room in rooms}

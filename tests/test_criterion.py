@@ -388,6 +388,22 @@ def test_a_plan_prints_on_one_line_of_numbers(plan):
     assert all(word in text for word in ("entropy=", "row_error=", "column_error=", "iterations=", "converged="))
 
 
+def test_printing_a_plan_leaves_its_gradient():
+    log_k = torch.zeros(3, 3, requires_grad=True)
+    plan = gcalign.solve(log_k, (Rows(0.5), Columns()))
+    repr(plan)
+    for part in (plan.mass, plan.entropy, plan.row_error, plan.log):
+        assert part.requires_grad
+
+
+@pytest.mark.parametrize("gradient", ["auto", "unrolled"])
+def test_a_plan_without_constraints_is_the_kernel_and_has_its_gradient(gradient):
+    log_k = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    plan = gcalign.solve(log_k, (), gradient=gradient)
+    assert torch.equal(plan.log, log_k)
+    assert torch.equal(torch.autograd.grad(plan.log.sum(), log_k)[0], torch.ones(3, 3))
+
+
 KERNELS = {
     "Cosine": lambda: Cosine(0.5),
     "learnt": lambda: Cosine(0.5, learnable=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -152,6 +153,24 @@ def test_the_gradient_is_that_of_the_iterations_at_every_temperature(name, layou
                 if not (auto - unrolled).norm() <= 1e-3 * unrolled.norm() + 1e-7 / eps:
                     wrong.append((batch, eps, n))
     assert not wrong, f"another gradient at (batch, eps, n) = {wrong}"
+
+
+@pytest.mark.parametrize("name", ["gca-rince", "iot-uni", "gca-uot"])
+@both_layouts
+def test_the_gradient_is_that_of_the_loss_returned_when_views_are_close(name, layout):
+    # the plan then settles long before the scalings, and these losses see the scalings
+    wrong = []
+    for noise, eps, n, seed in itertools.product((0.0, 0.02, 0.3), (0.005, 0.01, 0.02, 0.05), (4, 17), (0, 1, 2)):
+        z1, noisy = views(n, seed=seed, dtype=torch.float64)
+        z1, z2 = leaves(z1, z1 + 2 * noise * (noisy - z1), torch.float64)
+        auto, unrolled = (
+            torch.cat(differentiate(gcalign.method(name, eps=eps, layout=layout, gradient=mode), z1, z2)[1])
+            for mode in ("auto", "unrolled")
+        )
+        if not (auto - unrolled).norm() <= 1e-2 * unrolled.norm() + 1e-6 / eps:
+            off = float((auto - unrolled).norm() / unrolled.norm())
+            wrong.append(f"noise={noise:g} eps={eps:g} n={n} seed={seed}: {off:.0e}")
+    assert not wrong, "\n".join(["relative error of the gradient:", *wrong])
 
 
 @pytest.mark.parametrize("name", ["rince", "gca-rince"])

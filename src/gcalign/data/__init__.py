@@ -1,0 +1,1 @@
+"""Data sets, views and corruptions."""

@@ -1,0 +1,1 @@
+"""Protocols that turn frozen features into an accuracy."""

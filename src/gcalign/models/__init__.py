@@ -1,0 +1,1 @@
+"""Encoders, heads and the momentum twin."""

@@ -1,0 +1,1 @@
+"""Runs: configuration, training, checkpoints."""
