@@ -143,19 +143,22 @@ def _backward(
                 seen = _statistics_adjoint(job, start, stop, log_k, terms)
                 a[start:stop] += seen.sum(1)
                 b = b + seen.sum(0)
-        if job.mode == "implicit":
-            delta, eta, eps_grad = _implicit(job, eps, a, b)
+        fixed = _implicit(job, eps, a, b) if job.mode == "implicit" else None
+        if fixed is not None:
+            delta, eta, eps_grad = fixed
             rho = delta if rho is None else rho + delta
             sigma = eta if sigma is None else sigma + eta
         else:
             steps, eps_grad = _truncated(job, eps, a, b)
+
+    log_ktu = s.b if sigma is None else job.log_ktu()
 
     def weigh(start: int, stop: int, log_k: Tensor) -> Tensor:
         grad = torch.zeros_like(log_k) if log_p is None else support.scatter(log_p, start, stop)
         if rho is not None:
             grad = grad + (log_k - s.log_kv[start:stop, None] + s.b).exp() * rho[start:stop, None]
         if sigma is not None:
-            grad = grad + (log_k + s.a[start:stop, None] - job.log_ktu()).exp() * sigma
+            grad = grad + (log_k + s.a[start:stop, None] - log_ktu).exp() * sigma
         if terms is not None:
             grad = grad + _statistics_adjoint(job, start, stop, log_k, terms)
         return grad if steps is None else grad + steps(start, stop, log_k)
@@ -173,7 +176,7 @@ def _step_adjoint(side: Marginal, log_sums: Tensor, eps: Tensor, adjoint: Tensor
     return torch.zeros_like(gap) if grads[0] is None else -grads[0], through_eps
 
 
-def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Adjoints of log(K v) and log(Kᵀ u) at the fixed point, and ∂L/∂ε through the steps.
 
     With them called δ and η, the fixed point a = φ₁(log(K v)), b = φ₂(log(Kᵀ u)) has the adjoint equations
@@ -181,6 +184,8 @@ def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
         δ = −τ₁ (a + column softmax · η)        η = −τ₂ (b + row softmaxᵀ · δ)
 
     which are the system of the mathematics page with x = −δ/R, y = −η/S, free of divisions by sums that may vanish.
+    None where the plan is so near a permutation that its fixed point does not say what the scalings are: they were
+    left where the iterations stopped, and only those can be differentiated.
     """
     s, rows, columns = job.scalings, job.rows, job.columns
     delta, eta = torch.zeros_like(s.a), torch.zeros_like(s.b)
@@ -207,7 +212,10 @@ def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     # a balanced plan has a gauge: S is a null vector, and the right side is orthogonal to it
     null = sums if bool((tau_1 == 1).all() & (tau_2 == 1).all()) else None
     right = -tau_2 * (b - by_rows.rmatvec(tau_1 * a))
-    eta = _conjugate_gradients(schur, right, weights, null)
+    solution = _conjugate_gradients(schur, right, weights, null)
+    if solution is None:
+        return None
+    eta = solution
     a = a + by_columns.matvec(eta)
     delta, eps_rows = _step_adjoint(rows, s.log_kv, eps, a)
     b = b + by_rows.rmatvec(delta)
@@ -216,8 +224,11 @@ def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
 
 def _conjugate_gradients(
     apply: Callable[[Tensor], Tensor], rhs: Tensor, weights: Tensor, null: Tensor | None
-) -> Tensor:
-    """apply⁻¹ rhs for an operator symmetric and positive in the weighted inner product, but for a null vector."""
+) -> Tensor | None:
+    """apply⁻¹ rhs for an operator symmetric and positive in the weighted inner product, but for a null vector.
+
+    None where an eigenvalue is below 1e-3: a plan converged to 1e-6 leaves its scalings that much less exact.
+    """
 
     def project(v: Tensor) -> Tensor:
         return v if null is None else v - null * (v.sum() / null.sum())  # weights · null is constant
@@ -233,8 +244,8 @@ def _conjugate_gradients(
             break
         image = project(apply(direction))
         curvature = inner(direction, image)
-        if bool(curvature <= 0):  # rounding is all that is left
-            break
+        if not bool(curvature > 1e-3 * inner(direction, direction)):
+            return None
         step = size / curvature
         x = x + step * direction
         residual = residual - step * image

@@ -17,7 +17,8 @@ _PAPER = "the paper uses 0.5"
 class Kernel(nn.Module, ABC):
     """log K_ij = −C(x_i, y_j)/ε on the features of the two sides.
 
-    A kernel of your own overrides `cost` and, where each embedding is prepared alone, `features`.
+    A kernel of your own overrides `cost` and, where each embedding is prepared alone, `features`. The cost is computed
+    again in the backward pass, so it must be a function of its arguments: no dropout, no noise.
     """
 
     def __init__(self, eps: float, *, learnable: bool = False) -> None:

@@ -38,7 +38,11 @@ def choose(
         if enveloped:
             return Choice("envelope", "the plan has converged and the target has its marginals, so ∂L/∂log K = P − T")
         why = "the divergence is not KL" if not dual else "the target does not have the plan's marginals"
-        return Choice("implicit", f"the plan has converged and {why}, so its fixed point is differentiated")
+        return Choice(
+            "implicit",
+            f"the plan has converged and {why}, so its fixed point is differentiated (where that is nearly singular, "
+            "its iterations)",
+        )
     return Choice(
         requested, "asked for" if converged or requested == "truncated" else "asked for, on a plan not converged"
     )

@@ -158,10 +158,7 @@ class Plan:
 
     def __repr__(self) -> str:
         n, m = len(self.log_u), len(self.log_v)
-        with torch.no_grad():
-            mass, entropy, rows, columns = (
-                x.item() for x in (self.mass, self.entropy, self.row_error, self.column_error)
-            )
+        mass, entropy, rows, columns = (x.item() for x in (self.mass, self.entropy, self.row_error, self.column_error))
         return (
             f"Plan({n}×{m}, mass={mass:.6g}, entropy={entropy:.6g}, row_error={rows:.1e}, column_error={columns:.1e}, "
             f"iterations={self.iterations}, converged={self.converged})"

@@ -34,8 +34,8 @@ def dykstra(
     """
     geometry = problem.geometry
     multipliers = [torch.zeros_like(problem.eps) for _ in constraints]
-    done, converged = 0, not constraints
-    while constraints and done < iterations:
+    done, converged = 0, len(constraints) == 0
+    while len(constraints) > 0 and done < iterations:
         done += 1
         moved = torch.zeros_like(problem.eps)
         for k, constraint in enumerate(constraints):
