@@ -14,7 +14,7 @@ import gcalign
 PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a room may import rooms on earlier lines (and, in a folder, its own)
 STOREYS = [
-    ("errors",),
+    ("errors", "files"),
     ("kernels", "geometry", "plan", "support"),
     ("metrics", "targets", "constraints", "distributed", "operators"),
     ("solvers",),

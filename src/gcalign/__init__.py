@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcalign.public import *  # noqa: F403  # the one list of public names is there
+    from gcalign.training.runs import load as load
 
 __version__ = "0.1.0"
 
@@ -16,6 +17,8 @@ def __getattr__(name: str) -> Any:
     # on first use, so that `gcalign --help` need not wait for torch
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'gcalign' has no attribute {name!r}")
+    if name == "load":  # needs the training stack, which nothing else here does
+        return import_module("gcalign.training.runs").load
     public = import_module("gcalign.public")
     if name != "__all__" and name not in public.__all__:
         raise AttributeError(f"module 'gcalign' has no attribute {name!r}")

@@ -68,6 +68,23 @@ def _verify(parser: Parser) -> Run:
     return run
 
 
+@command(
+    "train",
+    "pretrain an encoder; the same command goes on with an interrupted run",
+    example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
+)
+def _train(parser: Parser) -> Run:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="method=, data=, recipe=, epochs=, seed=, …")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.training.config import configured
+        from gcalign.training.train import train
+
+        train(configured(args.overrides))
+
+    return run
+
+
 def main(argv: list[str] | None = None) -> int:
     """0 when the command ran, whatever it found; 2 for bad usage."""
     argv = sys.argv[1:] if argv is None else argv
@@ -100,3 +117,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     if named is not None:
         one_of("command", named, _COMMANDS)
     return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

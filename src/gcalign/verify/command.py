@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from gcalign.files import write
 from gcalign.verify.claims import Claim, named
 from gcalign.verify.runner import Outcome, Verdict, planned, replay, run
 
@@ -42,7 +42,7 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
         sys.stdout.write(text)
         return
     if path is not None:
-        _write(path, text)
+        write(path, text)
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
     console.print(*shown, sep="\n")
 
@@ -90,13 +90,3 @@ def _writable(path: Path) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"--json={path} must be a file in a directory that exists; create {path.parent}, or use -")
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    """All or nothing: readers never see half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

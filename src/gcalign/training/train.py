@@ -1,0 +1,152 @@
+"""`gcalign train`: from a config to a finished run, or on with one that was interrupted."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import warnings
+from typing import Any
+
+import lightning as L  # noqa: N812  # Lightning's own habit
+from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch.utils.data import DataLoader
+
+from gcalign import files
+from gcalign.data.images import Images
+from gcalign.training.config import Config
+from gcalign.training.module import Pretraining
+from gcalign.training.runs import Run, checkpoint_step, load_checkpoint, save_checkpoint, save_weights
+from gcalign.training.stream import Batch, Stream
+
+
+def images_of(config: Config, split: str) -> Images:
+    """A split of the config's data set."""
+    d = config.data
+    if d.name == "scenes":
+        from gcalign.data.scenes import Scenes
+
+        return Scenes(split, size=d.size)
+    from gcalign.data.sources import load
+
+    return load(d.name, split, root=d.root, size=d.size, limit=d.limit, on_error=d.on_error)
+
+
+class Keeper(Callback):
+    """Checkpoints, result lines and images/s; on one rank for all."""
+
+    def __init__(self, run: Run, resume_at: int) -> None:
+        self.run, self.resume_at = run, resume_at
+        self.clock, self.clocked = time.perf_counter(), resume_at
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, Pretraining)
+        if self.resume_at:
+            module.done = load_checkpoint(self.run, module, trainer.optimizers[0])
+        self.clock = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        assert isinstance(module, Pretraining)
+        config, done = module.config, batch.step + 1
+        module.done = done
+        if trainer.is_global_zero and self._due(done, config, module.total):
+            save_checkpoint(self.run, module, trainer.optimizers[0], done)
+        if done % config.log_every and done != module.total:
+            return
+        rate = (done - self.clocked) * config.batch_size / max(1e-9, time.perf_counter() - self.clock)
+        self.clock, self.clocked = time.perf_counter(), done
+        module.log("images/s", rate, prog_bar=True)
+        if not trainer.is_global_zero:
+            return
+        measured = {k: float(v) for k, v in trainer.callback_metrics.items()}
+        files.append_json_lines(self.run.results_file, [{"kind": "train", "step": done, **measured, "images/s": rate}])
+
+    @staticmethod
+    def _due(done: int, config: Config, total: int) -> bool:
+        # between accumulated batches half of a gradient is pending, which no file holds
+        return done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != total
+
+
+def train(config: Config, *, images: Images | None = None, quiet: bool = False) -> Run:
+    """Run it, go on with it, or say that it is done."""
+    run = Run.of(config)
+    if run.done:
+        _say(f"{run.path} is finished already; nothing to do. Evaluate it with: gcalign probe run={run.path}", quiet)
+        return run
+    images = images_of(config, "train") if images is None else images
+    resume_at = checkpoint_step(run)
+    run.start(config)
+    run.keep_results_before(resume_at)
+    if resume_at:
+        _say(f"{run.path}: going on at step {resume_at}", quiet)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
+    trainer = _trainer(config, run, resume_at, quiet)
+    stream = Stream(
+        images,
+        batch_size=config.batch_size // config.accumulate,
+        epochs=config.epochs,
+        seed=config.seed,
+        noise=config.pairs.noise,
+        views=config.pairs.views,
+        rank=trainer.global_rank,
+        world=trainer.world_size,
+    )
+    module = Pretraining(config, images.shape, _augment(config, images), stream.total)
+    loader = DataLoader(
+        stream,
+        batch_size=None,
+        sampler=range(resume_at, stream.total),
+        num_workers=config.workers,
+        persistent_workers=False,
+    )
+    with warnings.catch_warnings():
+        # the loader has as many workers as the config says, and a run is one pass over its steps
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*The number of training batches.*")
+        warnings.filterwarnings("ignore", message=".*Trying to infer the `batch_size`.*")
+        warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+        trainer.fit(module, loader)
+    if module.done < stream.total:
+        raise KeyboardInterrupt
+    if trainer.is_global_zero:
+        save_weights(run, config, module.encoder, module.projector, images.shape)
+        run.finish()
+        _say(f"done: {run.path}\nevaluate it with: gcalign probe run={run.path}", quiet)
+    return run
+
+
+def _augment(config: Config, images: Images) -> Any:
+    from gcalign.data.views import make_views
+
+    return make_views(config.view_name, images.shape, images.mean, images.std)
+
+
+def _trainer(config: Config, run: Run, resume_at: int, quiet: bool) -> L.Trainer:
+    watched = sys.stderr.isatty() and not quiet
+    callbacks: list[Callback] = [Keeper(run, resume_at)]
+    if watched:
+        callbacks.append(RichProgressBar())
+    return L.Trainer(
+        max_epochs=1,  # the stream is every epoch in one
+        accelerator=config.accelerator,
+        devices=config.devices,
+        strategy="ddp" if config.devices > 1 else "auto",
+        precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
+        accumulate_grad_batches=config.accumulate,
+        logger=TensorBoardLogger(run.path, name="", version="tensorboard"),
+        log_every_n_steps=config.log_every,
+        callbacks=callbacks,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=watched,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+    )
+
+
+def _say(text: str, quiet: bool) -> None:
+    if not quiet:
+        print(text, flush=True)

@@ -1,0 +1,262 @@
+"""A run is a function of its config: interrupted anywhere, it ends in the same weights, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import gcalign
+from gcalign.data.images import InMemory
+from gcalign.training import runs
+from gcalign.training.config import configured
+from gcalign.training.module import Pretraining, lr_at
+from gcalign.training.stream import Stream
+from gcalign.training.train import Keeper, train
+
+TINY = ["epochs=3", "batch_size=16", "log_every=2", "checkpoint_every=2", "model.hidden=32", "model.out=8",
+        "model.width=0.25", "accelerator=cpu", "views=plain"]  # fmt: skip
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning).*"),
+]
+
+
+def pictures(n=40, labels=True):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8)
+    known = {"labels": torch.arange(n) % 4, "domains": torch.arange(n) % 2} if labels else {}
+    return InMemory(pixels, name="tiny", split="train", **known)
+
+
+def config_for(tmp_path, *words):
+    return configured([*TINY, f"runs={tmp_path}", *words])
+
+
+def weights(run):
+    return runs.read(run.weights_file)[0]
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("method=byol",), ("method=gca-uot", "pairs.noise=0.5"), ("accumulate=2",)], ids=str
+)
+@pytest.mark.parametrize("stop_at", [1, 2, 5])
+def test_an_interrupted_run_ends_in_the_same_weights(tmp_path, monkeypatch, stop_at, words):
+    whole = train(config_for(tmp_path / "whole", *words), images=pictures(), quiet=True)
+    config = config_for(tmp_path / "parts", *words)
+    honest = Keeper.on_train_batch_end
+
+    def interrupted(self, trainer, module, outputs, batch, batch_idx):
+        honest(self, trainer, module, outputs, batch, batch_idx)
+        if batch.step + 1 == stop_at:
+            raise StoppedError
+
+    monkeypatch.setattr(Keeper, "on_train_batch_end", interrupted)
+    with pytest.raises(StoppedError):
+        train(config, images=pictures(), quiet=True)
+    monkeypatch.setattr(Keeper, "on_train_batch_end", honest)
+    torch.manual_seed(12345)  # what else happens in the process must not matter
+    parts = train(config, images=pictures(), quiet=True)
+    assert_same(weights(parts), weights(whole))
+    steps = [[r["step"] for r in run.results() if r["kind"] == "train"] for run in (parts, whole)]
+    assert steps[0] == steps[1]
+    losses = [[r["loss"] for r in run.results() if r["kind"] == "train"] for run in (parts, whole)]
+    assert losses[0] == losses[1]
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, monkeypatch):
+    config = config_for(tmp_path)
+    run = runs.Run.of(config)
+    real = os.fsync
+    calls = []
+
+    def dies(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 4:  # the config, then two checkpoints; half of the third is on disk
+            raise StoppedError
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", dies)
+    with pytest.raises(StoppedError):
+        train(config, images=pictures(), quiet=True)
+    monkeypatch.setattr(os, "fsync", real)
+    before = runs.checkpoint_step(run)
+    assert before > 0
+    finished = train(config, images=pictures(), quiet=True)
+    whole = train(config_for(tmp_path / "whole"), images=pictures(), quiet=True)
+    assert_same(weights(finished), weights(whole))
+
+
+def test_a_finished_run_is_not_run_again(tmp_path, capsys):
+    config = config_for(tmp_path)
+    run = train(config, images=pictures(), quiet=True)
+    stamp = run.weights_file.stat().st_mtime_ns
+    assert train(config, images=pictures()).path == run.path
+    assert run.weights_file.stat().st_mtime_ns == stamp
+    assert "finished already" in capsys.readouterr().out
+
+
+def test_the_folder_is_named_by_what_decides_the_weights(tmp_path):
+    base = config_for(tmp_path)
+    assert config_for(tmp_path, "log_every=5", "workers=1").folder == base.folder
+    assert config_for(tmp_path, "seed=1").folder != base.folder
+    assert config_for(tmp_path, "method.eps=0.4").folder != base.folder
+
+
+@pytest.mark.parametrize("layout", ["cross", "joint"])
+@pytest.mark.parametrize("name", gcalign.methods.names())
+def test_every_method_trains_in_both_layouts(tmp_path, name, layout):
+    run = train(
+        config_for(tmp_path, f"method={name}", f"method.layout={layout}", "epochs=1"), images=pictures(), quiet=True
+    )
+    losses = [r["loss"] for r in run.results()]
+    assert losses
+    assert all(torch.isfinite(torch.tensor(losses)))
+
+
+@pytest.mark.parametrize("name", ["ince", "gca-uot", "iot", "supcon"])
+def test_more_than_two_views_train(tmp_path, name):
+    run = train(config_for(tmp_path, f"method={name}", "pairs.views=3", "epochs=1"), images=pictures(), quiet=True)
+    assert run.done
+
+
+def test_the_twin_follows_the_optimiser_and_gets_no_gradient(tmp_path):
+    config = config_for(tmp_path, "method=byol")
+    module = Pretraining(config, (3, 12, 12), lambda x, seed: x.float() / 255, total=10)
+    assert not any(p.requires_grad for p in module.twin.parameters())
+    online = {id(p) for p in (*module.encoder.parameters(), *module.projector.parameters())}
+    assert not any(id(p) in online for p in module.twin.parameters())
+    seen = []
+    honest = module.twin.update
+    module.twin.update = lambda m: seen.append(next(module.encoder.parameters()).clone()) or honest(m)
+    before = next(module.encoder.parameters()).clone()
+
+    class Fake:
+        def step(self):
+            with torch.no_grad():
+                for p in module.encoder.parameters():
+                    p.add_(1)
+
+    original = type(module).__mro__[1].optimizer_step
+    type(module).__mro__[1].optimizer_step = lambda self, *a, **k: Fake().step()
+    try:
+        module.optimizer_step()
+    finally:
+        type(module).__mro__[1].optimizer_step = original
+    torch.testing.assert_close(seen[0], before + 1)
+
+
+def test_mismatched_pairs_are_the_share_that_was_asked_for():
+    stream = Stream(pictures(), batch_size=20, epochs=1, seed=0, noise=0.3, views=2)
+    indices = stream.indices(0)
+    partners = stream.partners(indices, 0)
+    assert (indices != partners).sum() == 6
+    assert sorted(indices.tolist()) == sorted(partners.tolist())
+
+
+def test_every_epoch_shows_every_image_once_in_another_order():
+    stream = Stream(pictures(), batch_size=10, epochs=2, seed=0, noise=0, views=2)
+    epochs = [torch.cat([stream.indices(s) for s in range(4 * e, 4 * e + 4)]) for e in (0, 1)]
+    assert sorted(epochs[0].tolist()) == list(range(40)) == sorted(epochs[1].tolist())
+    assert not torch.equal(*epochs)
+
+
+def test_schedules_start_warm_and_end_where_they_should():
+    o = configured(["optimizer.lr=0.6", "optimizer.schedule=linear", "optimizer.warmup=0"]).optimizer
+    assert lr_at(0, 100, o) == pytest.approx(0.6)
+    assert lr_at(100, 100, o) == pytest.approx(0.6e-3)
+    o = configured(["optimizer.lr=1", "optimizer.warmup=0.1"]).optimizer
+    assert lr_at(0, 100, o) == pytest.approx(0.1)
+    assert lr_at(9, 100, o) == pytest.approx(1)
+
+
+def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
+    run = train(config_for(tmp_path), images=pictures(), quiet=True)
+    tensors, metadata = runs.read(run.weights_file)
+    assert json.loads(metadata["config"])["method"]["name"] == "gca-ince"
+    encoder = gcalign.load(run.path)
+    assert isinstance(encoder, nn.Module)
+    assert not encoder.training
+    assert torch.equal(
+        next(iter(encoder.state_dict().values())), next(v for k, v in tensors.items() if "encoder." in k)
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["epcohs=3"], "did you mean 'epochs'"),
+        (["method.epss=1"], r"did you mean 'method\.eps'"),
+        (["data=cifar11"], "did you mean 'cifar10'"),
+        (["epochs=many"], "epochs|Integer"),
+        (["epochs=0"], "epochs=0 must be at least 1"),
+        (["views=C9"], "did you mean"),
+        (["pairs.noise=1.5"], "pairs.noise=1.5 must be a share"),
+        (["batch_size=10", "accumulate=3"], "must divide"),
+        (["method=byol", "pairs.views=3"], "must be 2 for byol"),
+    ],
+)
+def test_bad_configs_are_refused_before_anything_is_written(tmp_path, words, message):
+    with pytest.raises(ValueError, match=message):
+        configured([f"runs={tmp_path}/runs", *words])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_impossible_runs_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="batch_size=64 must be at most the 40 images"):
+        train(config_for(tmp_path, "batch_size=64"), images=pictures(), quiet=True)
+    with pytest.raises(ValueError, match="reads labels, and the data set has none"):
+        train(config_for(tmp_path, "method=supcon"), images=pictures(labels=False), quiet=True)
+    with pytest.raises(ValueError, match="must be a folder with a config"):
+        gcalign.load(tmp_path / "nowhere")
+
+
+def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
+    config = config_for(tmp_path)
+    run = runs.Run.of(config)
+    run.start(config)
+    run.checkpoint_file.write_bytes(b"\x10\x00\x00")
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors cannot be read .*delete it"):
+        train(config, images=pictures(), quiet=True)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_goes_on_to_the_same_weights(tmp_path):
+    words = ["method=gca-uot", "data=scenes", "data.size=256", "epochs=12", "batch_size=64", "checkpoint_every=3",
+             "log_every=3", "model.width=0.25", "model.hidden=64", "model.out=16", "accelerator=cpu"]  # fmt: skip
+
+    def start(folder):
+        return subprocess.Popen([sys.executable, "-m", "gcalign.cli", "train", *words, f"runs={folder}"])
+
+    assert start(tmp_path / "whole").wait() == 0
+    killed = 0
+    for attempt in range(20):
+        process = start(tmp_path / "parts")
+        try:
+            process.wait(timeout=6 + 1.7 * (attempt % 4))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed += 1
+            time.sleep(0.1)
+            continue
+        assert process.returncode == 0
+        break
+    assert killed
+    (a,), (b,) = (list((tmp_path / part).glob("*/weights.safetensors")) for part in ("whole", "parts"))
+    assert a.read_bytes() == b.read_bytes()
