@@ -27,7 +27,7 @@ STOREYS = [
     ("public",),
     ("__init__",),
     ("verify",),
-    ("data", "models"),
+    ("data", "models", "report"),
     ("evaluation",),
     ("training",),
     ("demo",),

@@ -69,6 +69,24 @@ def _verify(parser: Parser) -> Run:
 
 
 @command(
+    "demo",
+    "pretrain three methods on the embedded data, probe them and draw what they learnt",
+    example="gcalign demo --seed 1",
+)
+def _demo(parser: Parser) -> Run:
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: %(default)s)")
+    parser.add_argument("--runs", default="runs/demo", metavar="DIR", help="where the runs go (default: %(default)s)")
+    parser.add_argument("-o", "--output", metavar="PATH", help="the report (default: report.html beside the runs)")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.demo import demo
+
+        demo(args.runs, args.seed, args.output)
+
+    return run
+
+
+@command(
     "train",
     "pretrain an encoder; the same command goes on with an interrupted run",
     example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
@@ -81,6 +99,67 @@ def _train(parser: Parser) -> Run:
         from gcalign.training.train import train
 
         train(configured(args.overrides))
+
+    return run
+
+
+@command(
+    "probe",
+    "measure a run's encoder: linear, linear-fast, knn, finetune or few-shot",
+    example="gcalign probe run=runs/gca-uot-scenes-1a2b3c4d5e protocol=few-shot labels=200",
+)
+def _probe(parser: Parser) -> Run:
+    parser.add_argument(
+        "overrides", nargs="+", metavar="key=value", help="run=, protocol=, seed=, and the protocol's own"
+    )
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.training.use import probe
+
+        result = probe(args.overrides, progress=sys.stderr.isatty())
+        spread = "" if result.std is None else f" ± {100 * result.std:.1f}"
+        print(
+            f"{result.protocol}: {100 * result.accuracy:.1f}{spread} % on {result.split} ({result.n_test} images), "
+            f"{result.labels_used} labels, seed {result.seed}, chosen: {result.hyperparameters}"
+        )
+
+    return run
+
+
+@command(
+    "embed",
+    "write the embeddings of a data set or folder",
+    example="gcalign embed run=runs/gca-uot-scenes-1a2b3c4d5e data=folder data.root=pictures -o features.parquet",
+)
+def _embed(parser: Parser) -> Run:
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help="run=, data=, data.root=, split=")
+    parser.add_argument("-o", "--output", required=True, metavar="PATH", help="a .parquet file")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.training.use import embed
+
+        print(f"written: {embed(args.overrides, args.output, progress=sys.stderr.isatty())}")
+
+    return run
+
+
+@command("list", "show the runs of a folder", example="gcalign list runs")
+def _list(parser: Parser) -> Run:
+    parser.add_argument("folder", nargs="?", default="runs", help="where the runs are (default: %(default)s)")
+
+    def run(args: argparse.Namespace) -> None:
+        from rich.console import Console
+        from rich.table import Table
+
+        from gcalign.training.use import listing
+
+        rows = listing(args.folder)
+        if not rows:
+            raise ValueError(f"{args.folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
+        table = Table(*rows[0])
+        for row in rows:
+            table.add_row(*map(str, row.values()))
+        Console(width=None if sys.stdout.isatty() else 160).print(table)
 
     return run
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -28,10 +30,22 @@ class Gather:
         )
 
     def _joined(self, x: Tensor) -> Tensor:
-        if x.requires_grad:
-            from torch.distributed.nn.functional import all_gather
+        joined: Tensor = _AllGather.apply(x)  # type: ignore[no-untyped-call]  # torch's own
+        return joined
 
-            return torch.cat(all_gather(x.contiguous()))
-        parts = [torch.empty_like(x) for _ in range(self.world)]
+
+class _AllGather(torch.autograd.Function):
+    """Everyone's rows in the order of the ranks; backward sums over ranks what each says of mine."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mine = slice(dist.get_rank() * len(x), (dist.get_rank() + 1) * len(x))
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, x.contiguous())
         return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad[ctx.mine]

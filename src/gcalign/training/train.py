@@ -70,11 +70,14 @@ class Keeper(Callback):
         return done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != total
 
 
-def train(config: Config, *, images: Images | None = None, quiet: bool = False) -> Run:
-    """Run it, go on with it, or say that it is done."""
+def train(config: Config, *, images: Images | None = None, quiet: bool = False, announce: bool = True) -> Run:
+    """Run it, go on with it, or say that it is done; `quiet` shows nothing, without `announce` only the progress."""
     run = Run.of(config)
     if run.done:
-        _say(f"{run.path} is finished already; nothing to do. Evaluate it with: gcalign probe run={run.path}", quiet)
+        _say(
+            f"{run.path} is finished already; nothing to do. Evaluate it with: gcalign probe run={run.path}",
+            quiet or not announce,
+        )
         return run
     images = images_of(config, "train") if images is None else images
     resume_at = checkpoint_step(run)
@@ -114,7 +117,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False) 
     if trainer.is_global_zero:
         save_weights(run, config, module.encoder, module.projector, images.shape)
         run.finish()
-        _say(f"done: {run.path}\nevaluate it with: gcalign probe run={run.path}", quiet)
+        _say(f"done: {run.path}\nevaluate it with: gcalign probe run={run.path}", quiet or not announce)
     return run
 
 

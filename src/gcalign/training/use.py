@@ -1,0 +1,134 @@
+"""What is done with a finished run: probe it, embed data with it, list it with the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gcalign import files
+from gcalign.data.images import Images
+from gcalign.errors import did_you_mean
+from gcalign.evaluation import Result, extract
+from gcalign.evaluation import probe as evaluate_encoder
+from gcalign.training.config import Config, Data
+from gcalign.training.runs import Run, load
+from gcalign.training.train import images_of
+
+
+def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str] = ()) -> dict[str, str]:
+    """`key=value` words as a dictionary, if every key is known."""
+    found = {}
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        if not equals or key not in known:
+            raise ValueError(f"{word!r} must be key=value; {did_you_mean(key, known)}")
+        found[key] = value
+    for key in required:
+        if key not in found:
+            raise ValueError(f"{key}= is missing; say which, e.g. {key}=runs/… (see `gcalign list`)")
+    return found
+
+
+def _value(text: str) -> int | float | str:
+    number = float(text) if text.lstrip("-").replace(".", "", 1).replace("e-", "", 1).isdigit() else None
+    if number is None:
+        return text
+    return int(number) if number.is_integer() and "." not in text else number
+
+
+def data_of(run_config: Config, given: dict[str, str]) -> Config:
+    """The run's data, or the data set named instead."""
+    if "data" not in given and "data.root" not in given:
+        return run_config
+    same = given.get("data", run_config.data.name) == run_config.data.name
+    base = run_config.data if same else Data(name=given["data"])
+    return dataclasses.replace(run_config, data=dataclasses.replace(base, root=given.get("data.root", base.root)))
+
+
+def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
+    """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results."""
+    from gcalign.evaluation.protocols import PROTOCOLS
+
+    own = ("run", "protocol", "seed", "data", "data.root", "device")
+    options = ("epochs", "lr", "optimizer", "decay", "batch_size", "k", "temperature", "shots", "labels", "draws", "l2")
+    given = words(overrides, (*own, *options), ("run",))
+    run = Run.at(given["run"])
+    config = run.config()
+    source = data_of(config, given)
+    protocol = given.get("protocol", "linear-fast")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol={protocol!r} is unknown; {did_you_mean(protocol, PROTOCOLS)}")
+    train, test = images_of(source, "train"), images_of(source, "test")
+    _labelled(train)
+    result = evaluate_encoder(
+        load(run.path),
+        train,
+        test,
+        protocol=protocol,
+        seed=int(given.get("seed", 0)),
+        device=given.get("device", "cuda" if torch.cuda.is_available() else "cpu"),
+        progress=progress,
+        **{key: _value(value) for key, value in given.items() if key in options},
+    )
+    record = {"kind": "probe", "data": source.data.name, "config": config.hash, **result.as_dict()}
+    files.append_json_lines(run.results_file, [record])
+    return result
+
+
+def _labelled(images: Images) -> None:
+    if images.labels is None:
+        raise ValueError(
+            f"{images.name} has no labels, and a probe needs them; name a labelled data set with data=, "
+            "or use `gcalign embed`"
+        )
+
+
+def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> Path:
+    """`run=… data=…`: the features of any data set or folder as a parquet file (index, label, domain, f0 … fD)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    given = words(overrides, ("run", "data", "data.root", "split", "device"), ("run",))
+    path = Path(output)
+    if path.suffix != ".parquet" or not path.resolve().parent.is_dir():
+        raise ValueError(f"-o {output} must be a .parquet file in a folder that exists")
+    run = Run.at(given["run"])
+    images = images_of(data_of(run.config(), given), given.get("split", "train"))
+    features = extract(load(run.path), images, device=given.get("device", "cpu"), progress=progress)
+    columns: dict[str, Any] = {"index": list(range(len(images)))}
+    for name, values in (("label", images.labels), ("domain", images.domains)):
+        if values is not None:
+            columns[name] = values.numpy()
+    columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), buffer)
+    files.write(path, buffer.getvalue().to_pybytes())
+    return path
+
+
+def listing(folder: str) -> list[dict[str, Any]]:
+    """One record for each run below a folder: what it is, how far it is, its best-known accuracies."""
+    rows = []
+    for path in sorted(Path(folder).glob("*/config.json")):
+        run = Run(path.parent)
+        config, results = run.config(), run.results()
+        steps = [r["step"] for r in results if r["kind"] == "train"]
+        probes = {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"}
+        changed = datetime.datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
+        rows.append(
+            {
+                "run": str(run.path),
+                "method": config.method["name"],
+                "data": config.data.name,
+                "seed": config.seed,
+                "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
+                "accuracy": ", ".join(f"{k} {100 * v:.1f} %" for k, v in probes.items()) or "–",
+                "started": changed,
+            }
+        )
+    return rows
