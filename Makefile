@@ -4,7 +4,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   check the paper's theorems on random batches and print what is true"
+	@echo "make demo   pretrain on the embedded data, probe, print a table and write a report"
 	@echo "make test   lint, types and tests"
 	@echo "make slow   the tests that take longer"
 	@echo "make docs   the reference, as a site in site/"
@@ -16,7 +16,7 @@ help:
 	@touch $@
 
 demo: .venv/ready
-	$(BIN)/gcalign verify
+	$(BIN)/gcalign demo
 
 test: .venv/ready
 	$(BIN)/ruff check .

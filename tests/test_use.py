@@ -1,0 +1,94 @@
+"""What is done with a run once it is there: probe, embed, list, and the demo's page."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from gcalign.cli import main
+from gcalign.report.page import Cell, Grid, Section, page
+from gcalign.training import use
+from gcalign.training.config import configured
+from gcalign.training.runs import Run
+from gcalign.training.train import train
+
+pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    words = ["method=ince", "data=scenes", "data.size=256", "epochs=1", "batch_size=64", "model.width=0.25",
+             "model.hidden=32", "model.out=8", "accelerator=cpu", f"runs={folder}"]  # fmt: skip
+    return train(configured(words), quiet=True)
+
+
+@pytest.mark.parametrize("words", [["protocol=knn"], ["protocol=few-shot", "labels=50", "draws=2"], []], ids=str)
+def test_a_probe_is_printed_and_recorded_with_its_protocol_split_seed_and_config(run, words):
+    before = run.weights_file.read_bytes()
+    result = use.probe([f"run={run.path}", *words])
+    record = run.results()[-1]
+    assert record["kind"] == "probe"
+    assert record["accuracy"] == result.accuracy
+    assert record["config"] == run.config().hash
+    assert {"protocol", "split", "seed", "hyperparameters", "labels_used", "n_test"} <= record.keys()
+    assert run.weights_file.read_bytes() == before
+
+
+def test_embeddings_are_a_table_of_features_with_labels(run, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = use.embed([f"run={run.path}", "split=test"], str(tmp_path / "features.parquet"))
+    table = pq.read_table(path)
+    assert table.num_rows == 256
+    assert {"index", "label", "domain", "f0"} <= set(table.column_names)
+    assert all(map(math.isfinite, table["f0"].to_pylist()))
+    assert [p.name for p in tmp_path.iterdir()] == ["features.parquet"]
+
+
+def test_runs_are_listed_with_their_state(run, capsys):
+    assert main(["list", str(run.path.parent)]) == 0
+    assert "done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["probe", "run=nowhere"], "must be a folder with a config.json"),
+        (["probe", "protcol=knn"], "did you mean 'protocol'"),
+        (["probe", "protocol=knn"], "run= is missing"),
+        (["list", "nowhere"], "has no runs; make one with"),
+        (["train", "epcohs=3"], "did you mean 'epochs'"),
+        (["embed", "run=x", "-o", "features.csv"], "must be a .parquet file"),
+    ],
+)
+def test_bad_commands_say_what_to_do_and_exit_with_2(argv, said, capsys):
+    assert main(argv) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_unfinished_run_cannot_be_probed(tmp_path):
+    config = configured(["data=scenes", f"runs={tmp_path}"])
+    Run.of(config).start(config)
+    with pytest.raises(ValueError, match="has no weights yet"):
+        use.probe([f"run={Run.of(config).path}"])
+
+
+def test_a_page_is_one_file_that_escapes_what_it_shows():
+    html = page("<b>", "lead", [Section("t", table=Grid(["h"], [[Cell("<i>", best=True)]]), alt="x")], ["gcalign demo"])
+    assert "&lt;i&gt;" in html
+    assert "<i>" not in html
+    assert not re.search(r'(src|href)="http', html)
+
+
+@pytest.mark.slow
+def test_the_demo_beats_pixels_and_an_untrained_encoder(tmp_path, capsys):
+    assert main(["demo", "--runs", str(tmp_path / "runs")]) == 0
+    out = capsys.readouterr().out
+    last = {m[1]: float(m[2]) for m in re.finditer(r"│ ([\w -]+?) +│ (?:–|clean) +│.*│ +([\d.]+) │", out)}
+    assert (
+        min(last[name] for name in ("ince", "gca-ince", "gca-uot"))
+        > max(last["raw pixels"], last["untrained encoder"]) + 20
+    )
+    assert (tmp_path / "runs" / "report.html").stat().st_size > 50_000
