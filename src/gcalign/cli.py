@@ -143,22 +143,24 @@ def _embed(parser: Parser) -> Run:
     return run
 
 
-@command("list", "show the runs of a folder", example="gcalign list runs")
+@command("list", "show the runs of a folder", example="gcalign list runs --mean")
 def _list(parser: Parser) -> Run:
     parser.add_argument("folder", nargs="?", default="runs", help="where the runs are (default: %(default)s)")
+    parser.add_argument("--mean", action="store_true", help="mean ± standard deviation over seeds, by method")
 
     def run(args: argparse.Namespace) -> None:
         from rich.console import Console
         from rich.table import Table
 
-        from gcalign.training.use import listing
+        from gcalign.training.use import listing, summary
 
-        rows = listing(args.folder)
+        rows = summary(args.folder) if args.mean else listing(args.folder)
         if not rows:
             raise ValueError(f"{args.folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
-        table = Table(*rows[0])
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        table = Table(*names)
         for row in rows:
-            table.add_row(*map(str, row.values()))
+            table.add_row(*(str(row.get(name, "–")) for name in names))
         Console(width=None if sys.stdout.isatty() else 160).print(table)
 
     return run

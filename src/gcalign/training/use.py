@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from gcalign import files
 from gcalign.data.images import Images
 from gcalign.errors import did_you_mean
 from gcalign.evaluation import Result, extract
 from gcalign.evaluation import probe as evaluate_encoder
-from gcalign.training.config import Config, Data
+from gcalign.models import encoder
+from gcalign.training.config import Config, Data, configured
 from gcalign.training.runs import Run, load
 from gcalign.training.train import images_of
+
+BASELINES: dict[str, Callable[[Images], nn.Module]] = {
+    "pixels": lambda images: nn.Flatten(),
+    "untrained": lambda images: encoder("small", shape=images.shape, width=0.5, seed=0),
+}
 
 
 def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str] = ()) -> dict[str, str]:
@@ -43,7 +51,7 @@ def _value(text: str) -> int | float | str:
 
 def data_of(run_config: Config, given: dict[str, str]) -> Config:
     """The run's data, or the data set named instead."""
-    if "data" not in given and "data.root" not in given:
+    if not any(key.startswith("data") for key in given):
         return run_config
     same = given.get("data", run_config.data.name) == run_config.data.name
     base = run_config.data if same else Data(name=given["data"])
@@ -51,14 +59,18 @@ def data_of(run_config: Config, given: dict[str, str]) -> Config:
 
 
 def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
-    """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results."""
+    """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results.
+
+    `run=pixels` and `run=untrained` are what a run is compared with.
+    """
     from gcalign.evaluation.protocols import PROTOCOLS
 
-    own = ("run", "protocol", "seed", "data", "data.root", "device")
+    own = ("run", "protocol", "seed", "data", "data.root", "data.limit", "device")
     options = ("epochs", "lr", "optimizer", "decay", "batch_size", "k", "temperature", "shots", "labels", "draws", "l2")
     given = words(overrides, (*own, *options), ("run",))
-    run = Run.at(given["run"])
-    config = run.config()
+    baseline = BASELINES.get(given["run"])
+    run = None if baseline else Run.at(given["run"])
+    config = run.config() if run else configured([f"{k}={v}" for k, v in given.items() if k.startswith("data")])
     source = data_of(config, given)
     protocol = given.get("protocol", "linear-fast")
     if protocol not in PROTOCOLS:
@@ -66,7 +78,7 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
     train, test = images_of(source, "train"), images_of(source, "test")
     _labelled(train)
     result = evaluate_encoder(
-        load(run.path),
+        load(run.path) if run else BASELINES[given["run"]](train),
         train,
         test,
         protocol=protocol,
@@ -75,8 +87,9 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
         progress=progress,
         **{key: _value(value) for key, value in given.items() if key in options},
     )
-    record = {"kind": "probe", "data": source.data.name, "config": config.hash, **result.as_dict()}
-    files.append_json_lines(run.results_file, [record])
+    if run:
+        record = {"kind": "probe", "data": source.data.name, "config": config.hash, **result.as_dict()}
+        files.append_json_lines(run.results_file, [record])
     return result
 
 
@@ -131,4 +144,23 @@ def listing(folder: str) -> list[dict[str, Any]]:
                 "started": changed,
             }
         )
+    return rows
+
+
+def summary(folder: str) -> list[dict[str, Any]]:
+    """Mean and spread over seeds for each method and data set of a folder; paired by nothing but their settings."""
+    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for path in sorted(Path(folder).glob("*/config.json")):
+        run = Run(path.parent)
+        config = run.config()
+        group = groups.setdefault((config.method["name"], config.data.name), {})
+        last = {r["protocol"]: 100 * r["accuracy"] for r in run.results() if r["kind"] == "probe"}
+        for protocol, accuracy in last.items():
+            group.setdefault(protocol, []).append(accuracy)
+    rows = []
+    for (name, data), found in groups.items():
+        shown = {
+            p: f"{statistics.fmean(v):.2f} ± {statistics.stdev(v) if len(v) > 1 else 0:.2f}" for p, v in found.items()
+        }
+        rows.append({"method": name, "data": data, "seeds": max(map(len, found.values()), default=0), **shown})
     return rows
