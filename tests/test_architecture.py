@@ -30,7 +30,7 @@ STOREYS = [
     ("data", "models", "report"),
     ("evaluation",),
     ("training",),
-    ("demo",),
+    ("bench", "demo"),
     ("cli",),
 ]
 HEIGHT = {room: k for k, rooms in enumerate(STOREYS) for room in rooms}

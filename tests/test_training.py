@@ -185,6 +185,38 @@ def test_schedules_start_warm_and_end_where_they_should():
     assert lr_at(9, 100, o) == pytest.approx(1)
 
 
+def test_augmenting_in_workers_gives_the_same_weights(tmp_path):
+    here = train(config_for(tmp_path / "here", "views=C0", "epochs=1"), images=pictures(), quiet=True)
+    there = train(
+        config_for(tmp_path / "there", "views=C0", "epochs=1", "augment_in=workers", "workers=1"),
+        images=pictures(),
+        quiet=True,
+    )
+    assert_same(weights(there), weights(here))
+
+
+def test_online_knn_is_recorded_and_changes_nothing(tmp_path):
+    watched = train(config_for(tmp_path / "watched", "knn_every=1", "logger=csv"), images=pictures(), quiet=True)
+    alone = train(config_for(tmp_path / "alone"), images=pictures(), quiet=True)
+    assert [r["epoch"] for r in watched.results() if r["kind"] == "knn"] == [1, 2, 3]
+    assert (watched.path / "csv" / "metrics.csv").exists()
+    assert_same(weights(watched), weights(alone))
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, monkeypatch):
+    config = config_for(tmp_path)
+    real = runs.files.os.fsync
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runs.files.os, "fsync", full)
+    with pytest.raises(ValueError, match=r"No space left on device; choose a folder that can be written"):
+        train(config, images=pictures(), quiet=True)
+    monkeypatch.setattr(runs.files.os, "fsync", real)
+    assert list(runs.Run.of(config).path.iterdir()) == []
+
+
 def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
     run = train(config_for(tmp_path), images=pictures(), quiet=True)
     tensors, metadata = runs.read(run.weights_file)

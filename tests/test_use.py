@@ -37,6 +37,19 @@ def test_a_probe_is_printed_and_recorded_with_its_protocol_split_seed_and_config
     assert run.weights_file.read_bytes() == before
 
 
+@pytest.mark.parametrize("protocol", ["domain", "across-domains"])
+def test_domains_are_probed_as_the_paper_does(run, protocol):
+    result = use.probe([f"run={run.path}", f"protocol={protocol}", "epochs=5", "lr=0.01"])
+    assert 0 < result.accuracy < 1
+    assert len(result.parts) == (1 if protocol == "domain" else 4)
+
+
+@pytest.mark.parametrize("name", ["pixels", "untrained"])
+def test_baselines_are_probed_without_a_run(name):
+    result = use.probe([f"run={name}", "data=scenes", "protocol=knn"])
+    assert 0.05 < result.accuracy < 0.5
+
+
 def test_embeddings_are_a_table_of_features_with_labels(run, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     path = use.embed([f"run={run.path}", "split=test"], str(tmp_path / "features.parquet"))

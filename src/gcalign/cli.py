@@ -166,9 +166,24 @@ def _list(parser: Parser) -> Run:
     return run
 
 
+@command("bench", "measure speed against named baselines", example="gcalign bench data --json data.json")
+def _bench(parser: Parser) -> Run:
+    parser.add_argument("what", choices=("data",), help="data: views per second, and where a training step goes")
+    parser.add_argument("--json", metavar="PATH", help="write the figures there as JSON")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.bench.data import bench_data
+
+        bench_data(args.json, progress=sys.stderr.isatty())
+
+    return run
+
+
 def main(argv: list[str] | None = None) -> int:
     """0 when the command ran, whatever it found; 2 for bad usage."""
     argv = sys.argv[1:] if argv is None else argv
+    if "" not in sys.path:  # an encoder named module:function may be a file of the current folder
+        sys.path.insert(0, "")
     try:
         args = _parsed(argv)
         args.run(args)

@@ -17,11 +17,26 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gcalign import methods
+from gcalign.data.sources import names as data_names
 from gcalign.errors import count, did_you_mean, one_of, positive
 
-DATA = ("scenes", "cifar10", "cifar100", "svhn", "imagenet100", "pacs", "fashion-mnist", "folder", "parquet")
+DATA = tuple(name for name in data_names() if name != "cifar10c")  # that one is for testing
 VIEWS = ("plain", "C0", "C1", "C2", "C3")
 COMMON = ("iterations", "tol", "layout", "gradient", "block")
+
+
+# where a run is written, how it is watched, who does the work: nothing of it reaches the weights
+_SHOWN = (
+    "name",
+    "runs",
+    "log_every",
+    "checkpoint_every",
+    "logger",
+    "knn_every",
+    "accelerator",
+    "workers",
+    "augment_in",
+)
 
 
 @dataclass
@@ -87,6 +102,9 @@ class Config:
     devices: int = 1
     accelerator: str = "auto"
     workers: int = 0
+    augment_in: str = "device"  # or in the loader's "workers"
+    logger: str = "tensorboard"  # or "csv"
+    knn_every: int = 0  # epochs between online kNN accuracies on held-out training images; 0 is never
     log_every: int = 10
     checkpoint_every: int = 100
     name: str | None = None
@@ -96,6 +114,9 @@ class Config:
         """Every rule that needs no data, before anything is written."""
         one_of("method", self.method["name"], methods.names())
         one_of("views", self.view_name, VIEWS)
+        one_of("augment_in", self.augment_in, ("device", "workers"))
+        one_of("logger", self.logger, ("tensorboard", "csv"))
+        count("knn_every", self.knn_every, "0 is never", least=0)
         one_of("target.name", self.target.name, ("default", "labels", "blocks"))
         one_of("optimizer.name", self.optimizer.name, ("adam", "sgd"))
         one_of("optimizer.schedule", self.optimizer.schedule, ("cosine", "linear", "constant"))
@@ -123,7 +144,17 @@ class Config:
     @property
     def identity(self) -> dict[str, Any]:
         """What the weights depend on."""
-        shown = ("accelerator", "workers", "log_every", "checkpoint_every", "name", "runs")
+        shown = (
+            "accelerator",
+            "workers",
+            "augment_in",
+            "logger",
+            "knn_every",
+            "log_every",
+            "checkpoint_every",
+            "name",
+            "runs",
+        )
         return {key: value for key, value in self.as_dict().items() if key not in shown}
 
     @property

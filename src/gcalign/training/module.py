@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -16,9 +15,7 @@ from gcalign.metrics import alignment, uniformity
 from gcalign.models import Twin, encoder, momentum_at, predictor, projector
 from gcalign.targets import Blocks, Labels
 from gcalign.training.config import Config, Optimizer
-from gcalign.training.stream import Batch, seed_of
-
-Augment = Callable[[Tensor, int], Tensor]
+from gcalign.training.stream import Augment, Batch, seed_of
 
 
 def criterion_of(config: Config) -> Objective:
@@ -70,8 +67,9 @@ class Pretraining(L.LightningModule):
 
     def views(self, batch: Batch) -> list[Tensor]:
         """Every view of this rank's batch, augmented on the device."""
-        seeds = [seed_of(self.config.seed, "view", batch.step, k, self.global_rank) for k in range(len(batch.bases))]
-        return [self.augment(base, seed) for base, seed in zip(batch.bases, seeds, strict=True)]
+        if self.config.augment_in == "workers":
+            return list(batch.bases)
+        return [self.augment(base, seed) for base, seed in zip(batch.bases, batch.seeds, strict=True)]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         # whatever an encoder draws (dropout) follows from the step, so that a resumed run draws it again

@@ -74,7 +74,7 @@ class Run:
     def keep_results_before(self, step: int) -> None:
         """Forget what a killed process wrote after its last checkpoint: it will be written again."""
         if self.results_file.exists():
-            kept = [r for r in self.results() if r.get("kind") != "train" or r["step"] <= step]
+            kept = [r for r in self.results() if r.get("step", 0) <= step]
             files.write(self.results_file, "".join(map(files.to_json_line, kept)))
 
 

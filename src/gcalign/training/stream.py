@@ -7,6 +7,7 @@ follow from (seed, s) alone, whatever happened before in the process.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from gcalign.data.images import Images
+
+Augment = Callable[[Tensor, int], Tensor]
 
 
 def seed_of(*parts: int | str) -> int:
@@ -28,12 +31,14 @@ class Batch:
 
     step: int
     index: Tensor  # [B]
-    bases: tuple[Tensor, ...]  # each [B, C, H, W] uint8
+    bases: tuple[Tensor, ...]  # each [B, C, H, W] uint8; float and augmented already where workers do it
+    seeds: tuple[int, ...]  # of each view's augmentation
     known: dict[str, Tensor]  # labels and domains [B], where the data set has them
 
     def to(self, device: torch.device) -> Batch:
         known = {name: value.to(device) for name, value in self.known.items()}
-        return Batch(self.step, self.index.to(device), tuple(base.to(device) for base in self.bases), known)
+        bases = tuple(base.to(device) for base in self.bases)
+        return Batch(self.step, self.index.to(device), bases, self.seeds, known)
 
 
 class Stream(Dataset[Batch]):
@@ -50,6 +55,7 @@ class Stream(Dataset[Batch]):
         views: int,
         rank: int = 0,
         world: int = 1,
+        augment: Augment | None = None,  # given, it runs here, in the loader's workers
     ) -> None:
         if batch_size > len(images):
             raise ValueError(
@@ -57,7 +63,7 @@ class Stream(Dataset[Batch]):
                 "lower batch_size or raise data.limit"
             )
         self.images, self.batch_size, self.seed, self.noise, self.views = images, batch_size, seed, noise, views
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.augment = rank, world, augment
         self.steps_per_epoch = len(images) // batch_size
         self.total = self.steps_per_epoch * epochs
 
@@ -89,11 +95,16 @@ class Stream(Dataset[Batch]):
         partners = self.partners(indices, step)
         share = self.batch_size // self.world
         mine = slice(self.rank * share, (self.rank + 1) * share)
-        bases = []
+        bases, seeds = [], []
         for view in range(self.views):
             shown = indices if view == 0 else partners
             # drawn per rank, so that two ranks do not render the same noise
-            bases.append(self.images.draw(shown[mine], seed_of(self.seed, "draw", step, view, self.rank)))
+            base = self.images.draw(shown[mine], seed_of(self.seed, "draw", step, view, self.rank))
+            seed = seed_of(self.seed, "view", step, view, self.rank)
+            bases.append(base if self.augment is None else self.augment(base, seed))
+            seeds.append(seed)
         known = {"labels": self.images.labels, "domains": self.images.domains}
         here = indices[mine]
-        return Batch(step, here, tuple(bases), {name: x[here] for name, x in known.items() if x is not None})
+        return Batch(
+            step, here, tuple(bases), tuple(seeds), {name: x[here] for name, x in known.items() if x is not None}
+        )

@@ -10,11 +10,13 @@ from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
 from lightning.pytorch.callbacks import Callback, RichProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch.utils.data import DataLoader
 
 from gcalign import files
 from gcalign.data.images import Images
+from gcalign.data.sources import labels_of, load, split_validation
+from gcalign.evaluation import evaluate, extract
 from gcalign.training.config import Config
 from gcalign.training.module import Pretraining
 from gcalign.training.runs import Run, checkpoint_step, load_checkpoint, save_checkpoint, save_weights
@@ -28,9 +30,10 @@ def images_of(config: Config, split: str) -> Images:
         from gcalign.data.scenes import Scenes
 
         return Scenes(split, size=d.size)
-    from gcalign.data.sources import load
-
     return load(d.name, split, root=d.root, size=d.size, limit=d.limit, on_error=d.on_error)
+
+
+LOGGERS = {"tensorboard": TensorBoardLogger, "csv": CSVLogger}
 
 
 class Keeper(Callback):
@@ -70,6 +73,32 @@ class Keeper(Callback):
         return done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != total
 
 
+class OnlineKNN(Callback):
+    """kNN accuracy as the encoder learns, on a fifth of the training images held out; the test split is not seen."""
+
+    def __init__(self, run: Run, images: Images, every: int) -> None:
+        self.run, self.images, self.every = run, images, every
+        self.labels = labels_of(images, "online kNN")
+        self.split = split_validation(images, 0.2, seed=0)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        assert isinstance(module, Pretraining)
+        steps = len(self.images) // (module.config.batch_size // module.config.accumulate)
+        epoch, within = divmod(batch.step + 1, steps)
+        if within or epoch % self.every or not trainer.is_global_zero:
+            return
+        features = extract(module.encoder, self.images, device=module.device)
+        known, asked = self.split
+        found = evaluate(
+            "knn", features[known], self.labels[known], features[asked], self.labels[asked], split="held out"
+        )
+        record = {"kind": "knn", "step": batch.step + 1, "epoch": epoch, "accuracy": found.accuracy}
+        files.append_json_lines(self.run.results_file, [record])
+        module.log("knn", found.accuracy, prog_bar=True)
+
+
 def train(config: Config, *, images: Images | None = None, quiet: bool = False, announce: bool = True) -> Run:
     """Run it, go on with it, or say that it is done; `quiet` shows nothing, without `announce` only the progress."""
     run = Run.of(config)
@@ -86,7 +115,8 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
     if resume_at:
         _say(f"{run.path}: going on at step {resume_at}", quiet)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
-    trainer = _trainer(config, run, resume_at, quiet)
+    trainer = _trainer(config, run, images, resume_at, quiet)
+    augment = _augment(config, images)
     stream = Stream(
         images,
         batch_size=config.batch_size // config.accumulate,
@@ -96,8 +126,9 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         views=config.pairs.views,
         rank=trainer.global_rank,
         world=trainer.world_size,
+        augment=augment if config.augment_in == "workers" else None,
     )
-    module = Pretraining(config, images.shape, _augment(config, images), stream.total)
+    module = Pretraining(config, images.shape, augment, stream.total)
     loader = DataLoader(
         stream,
         batch_size=None,
@@ -127,9 +158,11 @@ def _augment(config: Config, images: Images) -> Any:
     return make_views(config.view_name, images.shape, images.mean, images.std)
 
 
-def _trainer(config: Config, run: Run, resume_at: int, quiet: bool) -> L.Trainer:
+def _trainer(config: Config, run: Run, images: Images, resume_at: int, quiet: bool) -> L.Trainer:
     watched = sys.stderr.isatty() and not quiet
     callbacks: list[Callback] = [Keeper(run, resume_at)]
+    if config.knn_every:
+        callbacks.append(OnlineKNN(run, images, config.knn_every))
     if watched:
         callbacks.append(RichProgressBar())
     return L.Trainer(
@@ -139,7 +172,7 @@ def _trainer(config: Config, run: Run, resume_at: int, quiet: bool) -> L.Trainer
         strategy="ddp" if config.devices > 1 else "auto",
         precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
         accumulate_grad_batches=config.accumulate,
-        logger=TensorBoardLogger(run.path, name="", version="tensorboard"),
+        logger=LOGGERS[config.logger](run.path, name="", version=config.logger),
         log_every_n_steps=config.log_every,
         callbacks=callbacks,
         enable_checkpointing=False,

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from rich.progress import track
+from torch import Tensor, nn
 
 from gcalign import files
+from gcalign.data import corruptions
 from gcalign.data.images import Images
+from gcalign.data.sources import labels_of
+from gcalign.data.sources import load as load_data
 from gcalign.errors import did_you_mean
-from gcalign.evaluation import Result, extract
+from gcalign.evaluation import PROTOCOLS, Result, corruption_probe, domain_probe, extract, leave_one_domain_out
 from gcalign.evaluation import probe as evaluate_encoder
 from gcalign.models import encoder
 from gcalign.training.config import Config, Data, configured
@@ -63,8 +67,6 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
 
     `run=pixels` and `run=untrained` are what a run is compared with.
     """
-    from gcalign.evaluation.protocols import PROTOCOLS
-
     own = ("run", "protocol", "seed", "data", "data.root", "data.limit", "device")
     options = ("epochs", "lr", "optimizer", "decay", "batch_size", "k", "temperature", "shots", "labels", "draws", "l2")
     given = words(overrides, (*own, *options), ("run",))
@@ -73,24 +75,61 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
     config = run.config() if run else configured([f"{k}={v}" for k, v in given.items() if k.startswith("data")])
     source = data_of(config, given)
     protocol = given.get("protocol", "linear-fast")
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol={protocol!r} is unknown; {did_you_mean(protocol, PROTOCOLS)}")
-    train, test = images_of(source, "train"), images_of(source, "test")
-    _labelled(train)
-    result = evaluate_encoder(
-        load(run.path) if run else BASELINES[given["run"]](train),
-        train,
-        test,
-        protocol=protocol,
-        seed=int(given.get("seed", 0)),
-        device=given.get("device", "cuda" if torch.cuda.is_available() else "cpu"),
-        progress=progress,
-        **{key: _value(value) for key, value in given.items() if key in options},
-    )
+    if protocol not in (*PROTOCOLS, *SPECIAL):
+        raise ValueError(f"protocol={protocol!r} is unknown; {did_you_mean(protocol, (*PROTOCOLS, *SPECIAL))}")
+    asked: dict[str, Any] = {key: _value(value) for key, value in given.items() if key in options}
+    asked["seed"] = int(given.get("seed", 0))
+    device = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
+    train = images_of(source, "all" if protocol in SPECIAL and source.data.name == "pacs" else "train")
+    network = load(run.path) if run else BASELINES[given["run"]](train)
+    if protocol in SPECIAL:
+        result = SPECIAL[protocol](Subject(network, source, train, device, progress), **asked)
+    else:
+        _labelled(train)
+        test = images_of(source, "test")
+        result = evaluate_encoder(network, train, test, protocol=protocol, device=device, progress=progress, **asked)
     if run:
         record = {"kind": "probe", "data": source.data.name, "config": config.hash, **result.as_dict()}
         files.append_json_lines(run.results_file, [record])
     return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """An encoder about to be measured, and on what."""
+
+    network: nn.Module
+    config: Config
+    images: Images
+    device: str
+    progress: bool
+
+    def features(self) -> Tensor:
+        return extract(self.network, self.images, device=self.device, progress=self.progress)
+
+
+def _domain(of: Subject, **asked: Any) -> Result:
+    return domain_probe(of.features(), of.images.domains, names=of.images.domain_names, **asked)
+
+
+def _across(of: Subject, **asked: Any) -> Result:
+    images = of.images
+    asked |= {"names": images.classes, "domain_names": images.domain_names}
+    return leave_one_domain_out(of.features(), images.labels, images.domains, **asked)
+
+
+def _corrupted(of: Subject, **asked: Any) -> Result:
+    features, labels = {}, {}
+    cells = [(name, severity) for name in corruptions.names() for severity in range(1, 6)]
+    for name, severity in track(cells, description="CIFAR-10-C", disable=not of.progress):
+        made = load_data("cifar10c", "test", root=of.config.data.root, corruption=name, severity=severity)
+        features[f"{name} {severity}"] = extract(of.network, made, device=of.device)
+        labels[f"{name} {severity}"] = labels_of(made, "the CIFAR-10-C protocol")
+    return corruption_probe(features, labels, names=of.images.classes, **asked)
+
+
+# appendix:dgsetting for domains and classes, app:corruptset for CIFAR-10-C
+SPECIAL: dict[str, Callable[..., Result]] = {"domain": _domain, "across-domains": _across, "cifar10c": _corrupted}
 
 
 def _labelled(images: Images) -> None:

@@ -1,0 +1,1 @@
+"""Measurements: ratios against a named baseline, medians of several, in one run."""
