@@ -136,7 +136,7 @@ def save_weights(
     """The encoder and its head, with the config inside."""
     tensors = {f"encoder.{k}": v for k, v in encoder.state_dict().items()}
     tensors |= {f"projector.{k}": v for k, v in projector.state_dict().items()}
-    save(run.weights_file, _unshared(tensors), {"config": json.dumps(config.as_dict()), "shape": json.dumps(shape)})
+    save(run.weights_file, _unshared(tensors), {"config": json.dumps(config.identity), "shape": json.dumps(shape)})
 
 
 def load(run: str | Path) -> nn.Module:
