@@ -220,7 +220,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, monkeypatch):
 def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
     run = train(config_for(tmp_path), images=pictures(), quiet=True)
     tensors, metadata = runs.read(run.weights_file)
-    assert json.loads(metadata["config"])["method"]["name"] == "gca-ince"
+    assert json.loads(metadata["gcalign"])["config"]["method"]["name"] == "gca-ince"
     encoder = gcalign.load(run.path)
     assert isinstance(encoder, nn.Module)
     assert not encoder.training

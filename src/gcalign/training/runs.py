@@ -136,7 +136,9 @@ def save_weights(
     """The encoder and its head, with the config inside."""
     tensors = {f"encoder.{k}": v for k, v in encoder.state_dict().items()}
     tensors |= {f"projector.{k}": v for k, v in projector.state_dict().items()}
-    save(run.weights_file, _unshared(tensors), {"config": json.dumps(config.identity), "shape": json.dumps(shape)})
+    # one entry: safetensors writes several in any order, and the file should be the same byte for byte
+    about = json.dumps({"config": config.identity, "shape": shape}, sort_keys=True)
+    save(run.weights_file, _unshared(tensors), {"gcalign": about})
 
 
 def load(run: str | Path) -> nn.Module:
@@ -147,9 +149,9 @@ def load(run: str | Path) -> nn.Module:
     if not found.weights_file.exists():
         raise ValueError(f"run={run} has no weights yet; finish it with the command that started it")
     tensors, metadata = read(found.weights_file)
-    config = Config.from_dict(json.loads(metadata["config"]))
+    about = json.loads(metadata["gcalign"])
+    config, shape = Config.from_dict(about["config"]), tuple(about["shape"])
     m = config.model
-    shape = tuple(json.loads(metadata["shape"]))
     network = encoder(m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
     network.load_state_dict({k.removeprefix("encoder."): v for k, v in tensors.items() if k.startswith("encoder.")})
     return network.eval()
