@@ -43,7 +43,6 @@ def rank_main(rank, folder):
     z1, z2 = joined()
     torch.save(losses(z1[mine], z2[mine], LABELS[mine]), os.path.join(folder, f"{rank}.pt"))
     alone = gcalign.method("gca-ince", gather=False)(z1[mine], z2[mine])
-    assert torch.equal(alone, gcalign.method("gca-ince", gather=False)(z1[mine], z2[mine]))
     torch.save(alone, os.path.join(folder, f"alone{rank}.pt"))
     dist.destroy_process_group()
 

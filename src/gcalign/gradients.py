@@ -81,6 +81,7 @@ class Vectors(torch.autograd.Function):
 
 def differentiable_vectors(job: Job, eps: Tensor) -> tuple[Tensor, ...]:
     """The vectors with the gradient of the job's mode."""
+    # torch leaves `apply` untyped
     outputs: tuple[Tensor, ...] = Vectors.apply(job, eps, *job.operator.source.leaves)  # type: ignore[no-untyped-call]
     return outputs
 

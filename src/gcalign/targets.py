@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcalign.errors import Terse, positive
-from gcalign.plan import Side, Sides
+from gcalign.plan import Sides
 from gcalign.support import Full, Pairs, Support, join, refuse_bad_weights, seen
 
 
@@ -219,6 +219,3 @@ def _full_rows(support: Support, remedy: str, names: Tensor | None = None) -> Su
 
 def _without_self(table: Tensor, own: int | None) -> Tensor:
     return table if own is None else table.fill_diagonal_(0)
-
-
-__all__ = ["Blocks", "Hierarchy", "Identity", "Labels", "Side", "Soft", "Target", "Weighted", "as_target"]

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gcalign import files
+from gcalign.alignment import Objective
 from gcalign.bench.pillow import PillowViews
 from gcalign.data.views import make_views
 from gcalign.methods import method
@@ -82,8 +85,12 @@ def step_shares(batch: int = 64, repeats: int = 3) -> dict[str, float]:
     for name in ("ince", "gca-ince", "gca-rince", "gca-uot"):
         criterion = method(name)
         z1, z2 = (part.clone().requires_grad_() for part in z)
-        found[name] = median_seconds(lambda c=criterion, a=z1, b=z2: c(a, b).backward(), 20 * repeats)  # type: ignore[misc]
+        found[name] = median_seconds(partial(_backward, criterion, z1, z2), 20 * repeats)
     return found
+
+
+def _backward(criterion: Objective, z1: Tensor, z2: Tensor) -> None:
+    criterion(z1, z2).backward()
 
 
 def bench_data(to_json: str | None = None, *, progress: bool = False) -> dict[str, Any]:

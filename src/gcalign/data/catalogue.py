@@ -20,7 +20,7 @@ CIFAR100 = tuple(
     poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
     squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
     wardrobe whale willow_tree wolf woman worm
-    """.split()  # noqa: SIM905
+    """.split()  # noqa: SIM905 - a list, but readable
 )
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
