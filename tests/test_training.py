@@ -268,7 +268,7 @@ def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_goes_on_to_the_same_weights(tmp_path):
-    words = ["method=gca-uot", "data=scenes", "data.size=256", "epochs=12", "batch_size=64", "checkpoint_every=3",
+    words = ["method=gca-uot", "data=scenes", "data.limit=256", "epochs=12", "batch_size=64", "checkpoint_every=3",
              "log_every=3", "model.width=0.25", "model.hidden=64", "model.out=16", "accelerator=cpu"]  # fmt: skip
 
     def start(folder):

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    words = ["method=ince", "data=scenes", "data.size=256", "epochs=1", "batch_size=64", "model.width=0.25",
+    words = ["method=ince", "data=scenes", "data.limit=256", "epochs=1", "batch_size=64", "model.width=0.25",
              "model.hidden=32", "model.out=8", "accelerator=cpu", f"runs={folder}"]  # fmt: skip
     return train(configured(words), quiet=True)
 

@@ -29,7 +29,7 @@ METHODS = ("ince", "gca-ince", "gca-uot")
 NOISE = (0.0, 0.5)
 LABELS = (100, 200)  # of all 1297
 SETTINGS = (
-    "data=scenes", "data.size=2560", "epochs=12", "batch_size=128", "model.encoder=small", "model.width=0.5",
+    "data=scenes", "data.limit=2560", "epochs=12", "batch_size=128", "model.encoder=small", "model.width=0.5",
     "model.hidden=512", "optimizer.lr=2e-3", "method.eps=0.3", "log_every=4", "checkpoint_every=40",
 )  # fmt: skip
 # a penalty of 2 keeps the plan near its marginals, which pays here; the authors' 0.2 is the library's default

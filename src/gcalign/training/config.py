@@ -43,8 +43,8 @@ _SHOWN = (
 class Data:
     name: str = MISSING
     root: str | None = None  # local files; None is the hub
-    size: int | None = None  # side of an image in pixels; for scenes the number of samples
-    limit: int | None = None  # a balanced subset
+    size: int | None = None  # side of an image in pixels
+    limit: int | None = None  # so many images, balanced over classes; scenes can also make more than it has digits
     on_error: str = "skip"  # what to do with a corrupt image
 
 

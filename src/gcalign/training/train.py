@@ -29,7 +29,7 @@ def images_of(config: Config, split: str) -> Images:
     if d.name == "scenes":
         from gcalign.data.scenes import Scenes
 
-        return Scenes(split, size=d.size)
+        return Scenes(split, size=d.limit)
     return load(d.name, split, root=d.root, size=d.size, limit=d.limit, on_error=d.on_error)
 
 

@@ -198,8 +198,7 @@ def summary(folder: str) -> list[dict[str, Any]]:
             group.setdefault(protocol, []).append(accuracy)
     rows = []
     for (name, data), found in groups.items():
-        shown = {
-            p: f"{statistics.fmean(v):.2f} ± {statistics.stdev(v) if len(v) > 1 else 0:.2f}" for p, v in found.items()
-        }
+        spread = {p: f" ± {statistics.stdev(v):.2f}" if len(v) > 1 else "" for p, v in found.items()}
+        shown = {p: f"{statistics.fmean(v):.2f}{spread[p]}" for p, v in found.items()}
         rows.append({"method": name, "data": data, "seeds": max(map(len, found.values()), default=0), **shown})
     return rows
