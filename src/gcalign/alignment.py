@@ -15,7 +15,7 @@ from gcalign.errors import did_you_mean, one_of
 from gcalign.geometry import Entropic, Geometry
 from gcalign.kernels import Kernel, LogKernel, as_kernel
 from gcalign.modes import Choice
-from gcalign.operators import Pairwise
+from gcalign.operators import Inner, Pairwise
 from gcalign.plan import Plan, Side, Sides
 from gcalign.proximal import Proximal, Setting, Settings, as_constraints, proximal
 from gcalign.targets import Identity, Target, Turned, Weighted, as_target
@@ -155,7 +155,9 @@ class Alignment(Objective):
         eps = torch.as_tensor(eps, dtype=z1.dtype, device=z1.device)
         support = chosen.on(sides, z1.dtype)
         problem = Problem(self.geometry or Entropic(eps), eps, support, sides)
-        return Setting.of(Pairwise(self.kernel, x, y, sides.own), self.constraints, problem, support, sides.allowed)
+        factors = self.kernel.factors(x, y)
+        source = Pairwise(self.kernel, x, y, sides.own) if factors is None else Inner(*factors, sides.own)
+        return Setting.of(source, self.constraints, problem, support, sides.allowed)
 
     def _refuse_unread(self, known: dict[str, PerSide | None], target: Target) -> None:
         """Labels that nothing reads are a mistake: training would be unsupervised, or worse, thought to be."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gcalign.divergences import RowStatistic
-from gcalign.operators import Operator, Scaled
+from gcalign.operators import Blocked, Operator
 from gcalign.solvers import Marginal, Scalings
 from gcalign.support import Support
 
@@ -38,17 +38,14 @@ class Job:
     column_sums: bool
     mode: str
 
-    def row_softmax(self) -> Scaled:
-        """P over its row sums: ∂log(K v)/∂E."""
-        return self.operator.scaled(-self.scalings.log_kv, self.scalings.b)
-
-    def column_softmax(self) -> Scaled:
-        """P over its column sums: ∂log(Kᵀ u)/∂E."""
-        return self.operator.scaled(self.scalings.a, -self.log_ktu())
-
     def log_ktu(self) -> Tensor:
         known = self.scalings.log_ktu
         return self.operator.log_rmatvec(self.scalings.a) if known is None else known
+
+    @property
+    def blocked(self) -> Blocked:
+        assert isinstance(self.operator, Blocked)  # the reference is differentiated by autograd
+        return self.operator
 
     def log_plan(self, start: int, stop: int, log_k: Tensor) -> Tensor:
         return log_k + self.scalings.a[start:stop, None] + self.scalings.b
@@ -93,7 +90,7 @@ def vectors(job: Job) -> tuple[Tensor, ...]:
     log_columns = s.b + job.log_ktu() if s.log_ktu is not None or job.column_sums else s.b[:0]
     terms = s.a.new_zeros(len(s.a), 0)
     if job.statistics:
-        terms = torch.cat([_statistics(job, start, stop, log_k) for start, stop, log_k in operator.blocks()])
+        terms = operator.by_rows([_statistics(job, *block) for block in operator.log_blocks()])
     return support.where(log_p, 0), s.a + s.log_kv, log_columns, s.a.clone(), s.b.clone(), terms
 
 
@@ -102,8 +99,10 @@ def _statistics(job: Job, start: int, stop: int, log_k: Tensor) -> Tensor:  # [b
     return torch.stack([f(log_p, t) for f in job.statistics], 1)
 
 
-def _statistics_adjoint(job: Job, start: int, stop: int, log_k: Tensor, adjoint: Tensor) -> Tensor:  # [b, m]
+def _statistics_adjoint(job: Job, start: int, stop: int, adjoint: Tensor) -> Tensor:  # [b, m]
     """∂/∂log P of the row statistics in these rows, by autograd on the block."""
+    source = job.operator.source
+    log_k = source.rows(start, stop, source.tensors)
     with torch.enable_grad():
         log_p = job.log_plan(start, stop, log_k).detach().requires_grad_()
         t = job.support.scatter(job.support.weight, start, stop)
@@ -122,13 +121,13 @@ def _backward(
     terms: Tensor | None,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """∂L/∂ε and ∂L/∂leaf from ∂L/∂output, which the arguments after ε are; None where the loss has no use for one."""
-    s, support, operator = job.scalings, job.support, job.operator
+    s, support, operator = job.scalings, job.support, job.blocked
     log_p = None if log_p is None else support.where(log_p, 0)
     log_columns = None if log_columns is None or not len(log_columns) else log_columns
     terms = terms if job.statistics else None
-    rho, sigma = log_rows, log_columns
-    steps: Callable[[int, int, Tensor], Tensor] | None = None
+    parts = _Parts()
     eps_grad = torch.zeros_like(eps)
+    rho, sigma = log_rows, log_columns
     if job.mode != "envelope" and (job.rows is not None or job.columns is not None):
         # every output also depends on a and b
         a = torch.zeros_like(s.a) if a is None else a.clone()
@@ -136,35 +135,69 @@ def _backward(
         if log_p is not None:
             a, b = a + support.sum_rows(log_p), b + support.sum_columns(log_p)
         if log_rows is not None:
-            a, b = a + log_rows, b + job.row_softmax().rmatvec(log_rows)
+            a, b = a + log_rows, b + operator.scaled(-s.log_kv, s.b).rmatvec(log_rows)
         if log_columns is not None:
-            a, b = a + job.column_softmax().matvec(log_columns), b + log_columns
+            a, b = a + operator.scaled(s.a, -job.log_ktu()).matvec(log_columns), b + log_columns
         if terms is not None:
-            for start, stop, log_k in operator.blocks():
-                seen = _statistics_adjoint(job, start, stop, log_k, terms)
-                a[start:stop] += seen.sum(1)
-                b = b + seen.sum(0)
+            through_a, through_b = torch.zeros_like(a), torch.zeros_like(b)
+            for start, stop in operator.spans:
+                seen = _statistics_adjoint(job, start, stop, terms)
+                through_a[start:stop] = seen.sum(1)
+                through_b += seen.sum(0)
+            through_a, through_b = operator.summed(through_a, through_b)
+            a, b = a + through_a, b + through_b
         fixed = _implicit(job, eps, a, b) if job.mode == "implicit" else None
         if fixed is not None:
             delta, eta, eps_grad = fixed
             rho = delta if rho is None else rho + delta
             sigma = eta if sigma is None else sigma + eta
         else:
-            steps, eps_grad = _truncated(job, eps, a, b)
+            eps_grad = _truncated(job, eps, a, b, parts)
+    if rho is not None:
+        parts.add(-s.log_kv, rho, s.b, None)
+    if sigma is not None:
+        parts.add(s.a, None, -job.log_ktu(), sigma)
+    frames = parts.on(operator, s)
 
-    log_ktu = s.b if sigma is None else job.log_ktu()
+    def more(start: int, stop: int) -> Tensor:
+        log_k = operator.source.rows(start, stop, operator.source.tensors)
+        total = torch.zeros_like(log_k) if frames is not None else parts.block(start, stop, log_k)
+        return total if terms is None else total + _statistics_adjoint(job, start, stop, terms)
 
-    def weigh(start: int, stop: int, log_k: Tensor) -> Tensor:
-        grad = torch.zeros_like(log_k) if log_p is None else support.scatter(log_p, start, stop)
-        if rho is not None:
-            grad = grad + (log_k - s.log_kv[start:stop, None] + s.b).exp() * rho[start:stop, None]
-        if sigma is not None:
-            grad = grad + (log_k + s.a[start:stop, None] - log_ktu).exp() * sigma
-        if terms is not None:
-            grad = grad + _statistics_adjoint(job, start, stop, log_k, terms)
-        return grad if steps is None else grad + steps(start, stop, log_k)
+    left, right = (None, None) if frames is None else frames
+    asked = more if terms is not None or (frames is None and parts) else None
+    grads = operator.pullback(left, right, support, log_p, asked)
+    operator.release()
+    return eps_grad, grads
 
-    return eps_grad, operator.pullback(weigh)
+
+class _Parts:
+    """A sum of K ∘ (e^α x ⊗ e^β y): what a gradient is made of besides the support."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, alpha: Tensor, x: Tensor | None, beta: Tensor, y: Tensor | None) -> None:
+        one_n, one_m = torch.ones_like(alpha), torch.ones_like(beta)
+        self._parts.append((alpha, one_n if x is None else x, beta, one_m if y is None else y))
+
+    def on(self, operator: Blocked, s: Scalings) -> tuple[Tensor, Tensor] | None:
+        """left [n, k] and right [m, k] with K̂ ∘ (left rightᵀ) the sum; None where no K̂ serves all parts."""
+        if not self._parts:
+            return None
+        alpha, x, beta, y = (torch.stack(vectors, 1) for vectors in zip(*self._parts, strict=True))
+        frame = operator.frame(alpha, beta, s.a, s.b)
+        return None if frame is None else (frame[0] * x, frame[1] * y)
+
+    def block(self, start: int, stop: int, log_k: Tensor) -> Tensor:
+        """The sum in some rows, each part by itself."""
+        total = torch.zeros_like(log_k)
+        for alpha, x, beta, y in self._parts:
+            total += (log_k + alpha[start:stop, None] + beta).exp() * x[start:stop, None] * y
+        return total
 
 
 def _step_adjoint(side: Marginal, log_sums: Tensor, eps: Tensor, adjoint: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,13 +231,13 @@ def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     if rows is None:
         eta, eps_grad = _step_adjoint(columns, s.log_ktu, eps, b)
         return delta, eta, eps_grad
-    by_rows = job.operator.kept(-s.log_kv, s.b)
-    by_columns = job.operator.kept(s.a, -s.log_ktu)
+    by_rows = job.blocked.scaled(-s.log_kv, s.b)
+    by_columns = job.blocked.scaled(s.a, -s.log_ktu)
     tau_1 = -_step_adjoint(rows, s.log_kv, eps, torch.ones_like(a))[0]
     tau_2 = -_step_adjoint(columns, s.log_ktu, eps, torch.ones_like(b))[0]
 
     def schur(v: Tensor) -> Tensor:
-        return v - tau_2 * by_rows.rmatvec(tau_1 * by_columns.matvec(v))
+        return v - tau_2 * by_columns.then(by_rows, v, tau_1)[1]
 
     log_columns = s.b + s.log_ktu
     sums = (log_columns - log_columns.max()).exp()
@@ -255,48 +288,32 @@ def _conjugate_gradients(
     return x
 
 
-def _truncated(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Callable[[int, int, Tensor], Tensor], Tensor]:
-    """Reverse the recorded iterations. Returns what they add to ∂L/∂E in a block, and ∂L/∂ε through the τ.
+def _truncated(job: Job, eps: Tensor, a: Tensor, b: Tensor, parts: _Parts) -> Tensor:
+    """Reverse the recorded iterations: adds to `parts` what they give ∂L/∂E, and returns ∂L/∂ε through the steps.
 
     A column step sends its adjoint through the column softmax e^{E + a_t ⊖ log(Kᵀu_t)}, a row step through the row
-    softmax: each is K times a rank-one matrix, so the record is vectors and the memory that of one block.
+    softmax: each is K times a rank-one matrix, so the record is vectors, and a reversed iteration is one pass.
     """
-    s, operator = job.scalings, job.operator
+    operator, rows, columns = job.blocked, job.rows, job.columns
     eps_grad = torch.zeros_like(eps)
-    parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # log-scalings and weights of rows, of columns
-    one_n, one_m = torch.ones_like(s.a), torch.ones_like(s.b)
-    for step in reversed(s.steps):
-        if job.columns is not None:
+    for step in reversed(job.scalings.steps):
+        eta = None
+        if columns is not None:
             assert step.log_ktu is not None
-            eta, through_eps = _step_adjoint(job.columns, step.log_ktu, eps, b)
-            a = a + operator.scaled(step.a, -step.log_ktu).matvec(eta)
-            parts.append((step.a, one_n, -step.log_ktu, eta))
+            eta, through_eps = _step_adjoint(columns, step.log_ktu, eps, b)
+            parts.add(step.a, None, -step.log_ktu, eta)
             eps_grad = eps_grad + through_eps
-        b = torch.zeros_like(b)
-        if job.rows is not None:
-            delta, through_eps = _step_adjoint(job.rows, step.log_kv, eps, a)
-            b = operator.scaled(-step.log_kv, step.b_before).rmatvec(delta)
-            parts.append((-step.log_kv, delta, step.b_before, one_m))
-            eps_grad = eps_grad + through_eps
+        if rows is None:
+            break
+        by_rows = operator.scaled(-step.log_kv, step.b_before)
+        if eta is not None and step.log_ktu is not None:
+            tau = -_step_adjoint(rows, step.log_kv, eps, torch.ones_like(a))[0]
+            through, b = operator.scaled(step.a, -step.log_ktu).then(by_rows, eta, -tau, a)
+            a = a + through
+        delta, through_eps = _step_adjoint(rows, step.log_kv, eps, a)
+        if eta is None:
+            b = by_rows.rmatvec(delta)
+        parts.add(-step.log_kv, delta, step.b_before, None)
+        eps_grad = eps_grad + through_eps
         a = torch.zeros_like(a)
-    return _rank_one_sum(job, parts), eps_grad
-
-
-def _rank_one_sum(job: Job, parts: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Callable[[int, int, Tensor], Tensor]:
-    """Σ e^{E + α ⊕ β} ∘ (x ⊗ y) over the parts, in a block: P times one skinny product where that cannot overflow."""
-    s = job.scalings
-    alpha, x, beta, y = (torch.stack(vectors, 1) for vectors in zip(*parts, strict=True))
-    rows, columns = alpha - s.a[:, None], beta - s.b[:, None]
-    # one test for all steps; e^±60 keeps their products in range of float32 beside entries P ≤ 1
-    if bool(torch.maximum(rows.abs().max(), columns.abs().max()) < 30):
-        left, right = rows.exp() * x, columns.exp() * y
-        return lambda start, stop, log_k: job.log_plan(start, stop, log_k).exp() * (left[start:stop] @ right.T)
-
-    def added(start: int, stop: int, log_k: Tensor) -> Tensor:
-        total = torch.zeros_like(log_k)
-        for k in range(len(parts)):
-            softmax = (log_k + alpha[start:stop, k, None] + beta[:, k]).exp()
-            total += softmax * x[start:stop, k, None] * y[:, k]
-        return total
-
-    return added
+    return eps_grad

@@ -47,6 +47,19 @@ class Kernel(nn.Module, ABC):
         eps = self.eps
         return -self.cost(x, y) / (eps.to(x.dtype) if isinstance(eps, Tensor) else eps)
 
+    def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """φ [n, k], ψ [m, k], r and c with log K = φ ψᵀ + r ⊕ c, where the kernel has such a form; None is always right.
+
+        r and c have one number for each row (column), or one for all. With factors, products with K and its gradient
+        are plain matrix products; without, rows of log K are differentiated by autograd.
+        """
+        return None
+
+    def _unchanged(self, kind: type[Kernel]) -> bool:
+        """Whether log K is still that of `kind`, and not a subclass's own."""
+        own = type(self)
+        return own.cost is kind.cost and own.forward is Kernel.forward
+
     def extra_repr(self) -> str:
         eps = self._eps if self.log_eps is None else float(self.log_eps.detach().exp())
         return f"eps={eps:g}" + (", learnable=True" if self.learnable else "")
@@ -67,6 +80,12 @@ class Cosine(Kernel):
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
         return 1 - x @ y.T
 
+    def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        if not self._unchanged(Cosine):
+            return None
+        beta = _inverse(self.eps, x)
+        return x * beta, y, -beta, x.new_zeros(1)
+
 
 class SquaredEuclidean(Kernel):
     """C = ‖x_i − y_j‖², between normalised embeddings unless `normalized=False`."""
@@ -80,6 +99,12 @@ class SquaredEuclidean(Kernel):
 
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
         return x.square().sum(1)[:, None] + y.square().sum(1) - 2 * (x @ y.T)
+
+    def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        if not self._unchanged(SquaredEuclidean):
+            return None
+        beta = _inverse(self.eps, x)
+        return x * (2 * beta), y, -beta * x.square().sum(1), -beta * y.square().sum(1)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + ("" if self.normalized else ", normalized=False")
@@ -123,6 +148,10 @@ class LogKernel(Kernel):
 
     def extra_repr(self) -> str:
         return f"{getattr(self.log_k, '__name__', repr(self.log_k))}, {super().extra_repr()}"
+
+
+def _inverse(eps: Tensor | float, like: Tensor) -> Tensor:  # [1]
+    return (1 / eps).to(like.dtype).view(1) if isinstance(eps, Tensor) else like.new_full((1,), 1 / eps)
 
 
 def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:

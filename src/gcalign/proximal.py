@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,10 +16,12 @@ from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.gradients import Job, differentiable_vectors, vectors
 from gcalign.modes import MODES, Choice, choose
-from gcalign.operators import Dense, Given, Operator, Source, Streamed
+from gcalign.operators import Dense, Given, Operator, Reference, Source, Streamed
 from gcalign.plan import Plan
 from gcalign.solvers import Marginal, Scalings, dykstra, scaling
 from gcalign.support import Full, Pairs, Support, seen
+
+_LONG = 20  # from so many iterations on, a plan is meant to converge, and is helped to
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,12 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (problem.eps, *setting.source.leaves))
     # under torch.compile nothing can be tested, so the iterations are fixed and autograd follows them
     unrolled = settings.gradient == "unrolled" or torch.compiler.is_compiling()
+    dual = divergence.has_dual(rows.penalty if rows else None, columns.penalty if columns else None)
+    feasible = setting.feasible
     with torch.set_grad_enabled(unrolled and torch.is_grad_enabled()):
         operator = _operator(setting.source, settings.block, whole=unrolled)
-        found = scaling(
+        solve = partial(
+            scaling,
             operator,
             rows,
             columns,
@@ -141,8 +147,14 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
             iterations=settings.iterations,
             tol=settings.tol,
             unit=_distance_to(support, operator) if len(support.weight) and rows and columns else None,
-            record=wanted and not unrolled and settings.gradient != "envelope",
         )
+        # only where nothing but the plan counts, which is one; scalings near a permutation depend on the way there
+        by_plan = (dual and feasible) if wanted else (dual or isinstance(divergence, _Nothing))
+        found = None
+        if by_plan and not unrolled and settings.gradient in ("auto", "envelope") and settings.iterations >= _LONG:
+            found = solve(accelerate=True)
+        if found is None or not found.converged:  # a plan that is not reached is that of the plain iterations
+            found = solve(record=wanted and not unrolled and settings.gradient != "envelope")
     if wanted and not unrolled and not found.converged and settings.gradient in ("envelope", "implicit"):
         warnings.warn(
             f"gradient={settings.gradient!r} is exact for converged plans, and {found.iterations} iterations did not "
@@ -154,8 +166,8 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
         marginals=True,
         constrained=rows is not None or columns is not None,
         converged=found.converged,
-        dual=divergence.has_dual(rows.penalty if rows else None, columns.penalty if columns else None),
-        feasible=setting.feasible,
+        dual=dual,
+        feasible=feasible,
     )
     job = Job(operator, found, rows, columns, support, divergence.statistics, divergence.needs_columns, choice.mode)
     by_hand = wanted and not unrolled
@@ -170,7 +182,7 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
 
 def _operator(source: Source, block: int | None, *, whole: bool) -> Operator:
     if whole:  # autograd keeps every block anyway
-        return Dense(source, source.shape[0])
+        return Reference(source)
     return Dense(source) if block is None else Streamed(source, block)
 
 
@@ -189,12 +201,14 @@ def _plan(setting: Setting, operator: Operator, found: Scalings, a: Tensor, b: T
     # a plan that may be differentiated follows its leaves; any other is of the moment it was made
     source = setting.source
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (a, *source.leaves))
-    kept = operator if wanted else operator.frozen()
+    kept = source if wanted else source.frozen()
+
+    spans = operator.everything
 
     def blocks() -> Iterator[Tensor]:
-        for start, stop in operator.spans:
+        for start, stop in spans:
             with torch.autocast(a.device.type, enabled=False):
-                rows = source.rows(start, stop, source.tensors) if wanted else kept.rows(start, stop)
+                rows = kept.rows(start, stop, kept.tensors)
             yield rows + a[start:stop, None] + b
 
     return Plan(a, b, *setting.masses(), setting.problem.eps, found.iterations, found.converged, blocks)

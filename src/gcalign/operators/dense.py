@@ -1,29 +1,44 @@
-"""log K stored once and used by every pass."""
+"""K̂ stored once and used by every pass."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
-from gcalign.operators.base import Given, Operator, Scaled, Source
+from gcalign.operators import workspace
+from gcalign.operators.blocked import Blocked, Shard
+from gcalign.operators.sources import Source
 
-_BLOCK_ENTRIES = 1 << 20  # rows are taken some at a time, so that temporaries stay in the cache, not beside the matrix
+_BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
+_ELSEWHERE = 1 << 26
 
 
-class Dense(Operator):
-    """One matrix [n, m]; with autograd on it carries its graph, which is what makes `unrolled` plain autograd."""
+class Dense(Blocked):
+    """One matrix [n, m]; the first pass makes it and uses each block while it is in the cache."""
 
-    def __init__(self, source: Source, block: int | None = None) -> None:
-        super().__init__(source, block or max(1, _BLOCK_ENTRIES // source.shape[1]))
-        self._log_k = source.rows(0, self.shape[0], source.tensors)
+    def __init__(self, source: Source, shard: Shard | None = None) -> None:
+        entries = _BLOCK_ENTRIES.get(source.tensors[0].device.type, _ELSEWHERE)
+        super().__init__(source, max(1, entries // source.shape[1]), shard)
+        self._matrix: Tensor | None = None
+        self._made = 0  # rows of it that are there
+        self._first = self.spans[0][0] if self.spans else 0
 
-    def rows(self, start: int, stop: int) -> Tensor:
-        return self._log_k if (start, stop) == (0, self.shape[0]) else self._log_k[start:stop]
+    def _take(self, start: int, stop: int) -> Tensor:
+        if self._matrix is None:
+            self._matrix = workspace.take(self.spans[-1][1] - self._first, self.shape[1], self.like)
+            self._made = start
+        out = self._matrix[start - self._first : stop - self._first]
+        if stop > self._made:
+            self._make(start, stop, out)
+            self._made = stop
+        return out
 
-    def frozen(self) -> Operator:
-        # the rows were computed once; only a matrix given by the user may share its memory with him
-        if isinstance(self.source, Given):
-            return Dense(self.source.frozen())
-        return self
 
-    def kept(self, a: Tensor, b: Tensor) -> Scaled:
-        return Scaled(self, a, b, store=True)
+    def release(self) -> None:
+        if self._matrix is not None:
+            workspace.give(self._matrix)
+            self._matrix = None
+
+    def __del__(self) -> None:
+        self.release()

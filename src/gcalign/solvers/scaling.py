@@ -1,7 +1,8 @@
 """Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (eq:uvupdatesapp), v⁰ = 1.
 
-Vectors in, vectors out, in logarithms: a = log u, b = log v. The same code is plain autograd where gradients are
-on (`unrolled`) and leaves the record that `gradients` reverses by hand where they are off.
+Vectors in, vectors out, in logarithms: a = log u, b = log v. On the `Reference` operator this is plain log-space
+Sinkhorn, which autograd can follow; any other operator makes each `sweep` one pass over its blocks, and the
+record of the sweeps is what `gradients` reverses by hand.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gcalign.constraints import Penalty
+from gcalign.constraints import Hard, Penalty
 from gcalign.operators import Operator
+from gcalign.solvers.anderson import Anderson
+
+Unit = Callable[[Tensor, Tensor, Tensor], Tensor]  # (a, b, mass) -> what the error of that plan is measured in
 
 
 @dataclass(frozen=True)
@@ -23,9 +27,9 @@ class Marginal:
     mass: Tensor  # [n]
     penalty: Penalty
 
-    def gap(self, log_sums: Tensor) -> Tensor:
+    def gap(self, log_sums: Tensor, which: slice = slice(None)) -> Tensor:
         """log μ − log(K v)."""
-        return self.mass.log() - log_sums
+        return self.mass[which].log() - log_sums
 
 
 @dataclass(frozen=True)
@@ -59,57 +63,72 @@ def scaling(
     *,
     iterations: int,
     tol: float,
-    unit: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+    unit: Unit | None = None,
     record: bool = False,
+    start: Tensor | None = None,
+    accelerate: bool = False,
 ) -> Scalings:
-    """Scale rows, then columns, until the row marginal moves by less than `tol` in units of `unit(a, b, mass)`.
+    """Scale rows, then columns, until the columns move by less than `tol` in units of `unit(a, b, mass)`.
 
-    After a column step only the rows can be off, by r·|e^{a⁺ − a} − 1| where a⁺ is what the next row step would
-    give: |μ − P1| where rows are hard, the distance to the fixed point where they are relaxed. `unit` is ‖P − T‖₁
-    where there is a target: near it, an absolute tolerance would leave a gradient that is mostly error.
+    After a row step only the columns can be off, by s·|e^{b⁺ − b} − 1| where b⁺ is what the next column step gives:
+    |ν − Pᵀ1| where columns are hard, the distance to the fixed point where they are relaxed; the plan returned has
+    that step done. `unit` is ‖P − T‖₁ where there is a target: near it, an absolute tolerance would leave a
+    gradient that is mostly error. On accelerators the test, which waits for the device, is made every fourth time.
     """
     n, m = operator.shape
     a, b = torch.zeros_like(eps).expand(n), torch.zeros_like(eps).expand(m)
-    log_kv = operator.log_matvec(b)
-    log_ktu: Tensor | None = None
-    if rows is None and columns is None:
-        return Scalings(a, b, log_kv, None, iterations=0, converged=True)
-    one_sided = rows is None or columns is None
+    if rows is None or columns is None:
+        return _one_sided(operator, rows, columns, eps, a, b, record=record)
+    b = b if start is None else start
+
+    def row_step(log_sums: Tensor, which: slice) -> Tensor:
+        return rows.penalty.step(rows.gap(log_sums, which), eps)
+
+    centred = isinstance(rows.penalty, Hard) and isinstance(columns.penalty, Hard)
+    mix = Anderson(centred=centred) if accelerate else None
+    every = 0 if tol == 0 or torch.compiler.is_compiling() else 1 if eps.device.type == "cpu" or accelerate else 4
     steps: list[Step] = []
-    done, converged = 0, one_sided
-    while done < (1 if one_sided else iterations):
+    done, converged = 0, False
+    while True:
         done += 1
-        before, log_kv_before = b, log_kv
-        if rows is not None:
-            a = rows.penalty.step(rows.gap(log_kv), eps)
-        if columns is not None:
-            log_ktu = operator.log_rmatvec(a)
-            b = columns.penalty.step(columns.gap(log_ktu), eps)
-            log_kv = operator.log_matvec(b)
+        log_kv, a, log_ktu = operator.sweep(b, row_step)
+        after = columns.penalty.step(columns.gap(log_ktu), eps)
         if record:
-            steps.append(Step(log_kv_before, before, a, log_ktu))
-        if rows is None or columns is None or tol == 0 or torch.compiler.is_compiling():
-            continue
-        if _reached(a, b, log_kv, rows, eps, tol, unit):
-            converged = True
+            steps.append(Step(log_kv, b, a, log_ktu))
+        if every and done % every == 0:
+            error, allowed = _error(a, b, after, log_ktu, tol, unit)
+            converged = bool(error <= allowed)
+        if converged or done == iterations:
             break
-    return Scalings(a, b, log_kv, log_ktu, done, converged, steps)
+        b = after if mix is None else mix(b, after, float(error))
+    b = after
+    return Scalings(a, b, operator.log_matvec(b), log_ktu, done, converged, steps)
+
+
+def _one_sided(
+    operator: Operator, rows: Marginal | None, columns: Marginal | None, eps: Tensor, a: Tensor, b: Tensor, *, record: bool
+) -> Scalings:
+    """One step meets one side for good."""
+    if rows is not None:
+        log_kv = operator.log_matvec(b)
+        a = rows.penalty.step(rows.gap(log_kv), eps)
+        steps = [Step(log_kv, b, a, None)] if record else []
+        return Scalings(a, b, log_kv, None, 1, converged=True, steps=steps)
+    if columns is not None:
+        before, log_ktu = b, operator.log_rmatvec(a)
+        b = columns.penalty.step(columns.gap(log_ktu), eps)
+        steps = [Step(torch.zeros_like(a), before, a, log_ktu)] if record else []
+        return Scalings(a, b, operator.log_matvec(b), log_ktu, 1, converged=True, steps=steps)
+    return Scalings(a, b, operator.log_matvec(b), None, 0, converged=True)
 
 
 @torch.no_grad()
-def _reached(
-    a: Tensor,
-    b: Tensor,
-    log_kv: Tensor,
-    rows: Marginal,
-    eps: Tensor,
-    tol: float,
-    unit: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
-) -> bool:
-    sums = (a + log_kv).exp()
-    residual = (sums * torch.expm1(rows.penalty.step(rows.gap(log_kv), eps) - a).abs()).sum()
+def _error(a: Tensor, b: Tensor, after: Tensor, log_ktu: Tensor, tol: float, unit: Unit | None) -> tuple[Tensor, Tensor]:
+    """How far the columns of (a, b) are from their next step, and how far they may be."""
+    sums = (b + log_ktu).exp()
+    error = (sums * torch.expm1(after - b).abs()).sum()
     mass = sums.sum()
-    # below this the residual is rounding: no more iterations can help
+    # below this the error is rounding: no more iterations can help
     floor = 4 * torch.finfo(sums.dtype).eps * mass
     scale = mass if unit is None else unit(a, b, mass)
-    return bool(residual <= torch.maximum(tol * scale, floor))
+    return error, torch.maximum(tol * scale, floor)

@@ -1,0 +1,328 @@
+"""Products with K by matrix–vector products, block by block of its rows.
+
+The matrix that is multiplied is K̂ = diag(e^α) K diag(e^β): potentials α, β are absorbed so that its entries are
+in the range of the floating-point type, and are moved when a product would leave that range. Then one half-step is
+done in log space, and leaves the potentials where K̂ is good again: with a tiny ε that is every half-step, and the
+iteration is the log-space one; with ε ≥ 0.035 in float32 it is none, and K̂ is K up to constants.
+
+One pass does a whole iteration: a block gives its row sums, which give its row scalings, which it sends back to
+the columns while it is still in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gcalign.operators.base import Operator, RowStep
+from gcalign.operators.sources import Inner, Source
+from gcalign.support import Support
+
+
+class Shard(Protocol):
+    """Which rows of a matrix are mine, and how sums over all its rows are made."""
+
+    def rows(self, n: int) -> tuple[int, int]: ...
+
+    def sum(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Each tensor summed over the ranks, in one exchange."""
+
+    def logsumexp(self, part: Tensor) -> Tensor:
+        """log Σ e^part over the ranks, entry by entry."""
+
+
+class Blocked(Operator):
+    """K̂ by blocks of rows; a subclass says where a block is found when it is wanted again."""
+
+    def __init__(self, source: Source, block: int, shard: Shard | None = None) -> None:
+        super().__init__(source, block)
+        self.shard = shard
+        if shard is not None:
+            first, last = shard.rows(self.shape[0])
+            self.spans = [(start, min(start + block, last)) for start in range(first, last, block)]
+        self.block = max((stop - start for start, stop in self.spans), default=0)
+        self.like = source.tensors[0].detach()
+        info = torch.finfo(self.like.dtype)
+        self._range = -math.log(info.tiny)  # 87 for float32, 708 for float64
+        # entries below e^−0.8R are set to zero: a product may lose that much times the largest factor, so its
+        # results must lie this far above
+        self._least = -0.8 * self._range + math.log(max(self.shape)) - math.log(info.eps)
+        self._most = 0.45 * self._range
+        r, c = (t.detach() for t in source.offsets)
+        self._offsets = r, c
+        self.alpha, self.beta = -r.expand(self.shape[0]), -c.expand(self.shape[1])
+        # absorbed nothing but the offsets: true as long as no entry can leave the range
+        self._raw = isinstance(source, Inner) and float(source.bound()) <= self._range / 3
+        self._placed = self._raw  # whether alpha is known; else the first pass finds it
+
+    # --- blocks of K̂ ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _take(self, start: int, stop: int) -> Tensor:
+        """Rows of K̂, found or made."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give back what is stored; it is made again if it is wanted again."""
+
+    def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
+        """K̂, some rows at a time; a block is valid until the next is taken."""
+        for start, stop in self.spans:
+            yield start, stop, self._take(start, stop)
+        self._placed = True
+
+    def _make(self, start: int, stop: int, out: Tensor) -> Tensor:
+        """Rows of K̂ into `out`; where alpha is not yet known, it becomes minus the largest entry of each row."""
+        self.source.write(start, stop, out)
+        if not self._raw:
+            r, c = self._offsets
+            out += self.beta + c
+            if self._placed:
+                out += (self.alpha[start:stop] + (r if len(r) == 1 else r[start:stop]))[:, None]
+            else:
+                top = out.amax(1)
+                top = torch.where(torch.isfinite(top), top, 0)
+                out -= top[:, None]
+                self.alpha[start:stop] = -top - (r if len(r) == 1 else r[start:stop])
+        out.exp_()
+        if not self._raw:  # subnormal numbers are slow, and nothing that counts
+            torch.nn.functional.threshold_(out, math.exp(-0.8 * self._range), 0.0)
+        return out
+
+    def _absorb(self, alpha: Tensor | None, beta: Tensor) -> None:
+        """Move the potentials; without alpha, the next pass takes each row's largest entry for its unit."""
+        self.release()
+        self._raw, self._placed = False, alpha is not None
+        self.alpha = torch.zeros_like(self.alpha) if alpha is None else alpha.clone()
+        self.beta = beta.clone()
+
+    # --- products ---------------------------------------------------------------------------------------------
+
+    def log_matvec(self, b: Tensor) -> Tensor:
+        if not self._placed:
+            self._absorb(None, b)
+        log_kv, _, _ = self._pass(b, None)
+        if self._trusted(b - self.beta, log_kv + self.alpha):
+            return log_kv
+        self._absorb(None, b)
+        return self._pass(b, None)[0]
+
+    def log_rmatvec(self, a: Tensor) -> Tensor:
+        if self._placed:
+            z, w = (a - self.alpha).exp(), torch.zeros_like(self.beta)
+            for start, stop, k in self.blocks():
+                w.addmv_(k.T, z[start:stop])
+            (w,) = self.summed(w)
+            log_ktu = w.log() - self.beta
+            if self._trusted(a - self.alpha, log_ktu + self.beta):
+                return log_ktu
+        log_ktu = self._log_column_sums(a)
+        self._absorb(a, -log_ktu)
+        return log_ktu
+
+    def sweep(self, b: Tensor, step: RowStep) -> tuple[Tensor, Tensor, Tensor]:
+        if not self._placed:
+            self._absorb(None, b)
+        log_kv, a, log_ktu = self._pass(b, step)
+        if self._trusted(b - self.beta, log_kv + self.alpha, a - self.alpha, log_ktu + self.beta):
+            return log_kv, a, log_ktu
+        return super().sweep(b, step)
+
+    def _pass(self, b: Tensor, step: RowStep | None) -> tuple[Tensor, Tensor, Tensor]:
+        fresh, x = not self._placed, (b - self.beta).exp()
+        log_kv, a, w = (torch.zeros_like(t) for t in (self.alpha, self.alpha, self.beta))
+        for start, stop, k in self.blocks():
+            mine = slice(start, stop)
+            log_kv[mine] = torch.mv(k, x).log_() - self.alpha[mine]
+            if step is not None:
+                a[mine] = step(log_kv[mine], mine)
+                w.addmv_(k.T, (a[mine] - self.alpha[mine]).exp_())
+        if step is None:
+            (log_kv,) = self.summed(log_kv)
+        else:
+            log_kv, a, w = self.summed(log_kv, a, w)
+        if fresh:  # each rank found the potentials of its own rows
+            (self.alpha,) = self.summed(self.alpha)
+        return log_kv, a, w.log() - self.beta
+
+    def _trusted(self, *pairs: Tensor) -> bool:
+        """Whether products were in range: (log factors, log results), and again."""
+        fine = torch.ones((), dtype=torch.bool, device=self.like.device)
+        for factors, results in zip(pairs[::2], pairs[1::2], strict=True):
+            top = factors.max()
+            fine &= (top <= self._most) & (results.min() >= top + self._least) & (results.max() < torch.inf)
+        return bool(fine)
+
+    def _log_column_sums(self, a: Tensor) -> Tensor:
+        """log(Kᵀ eᵃ) with nothing but log-sum-exps."""
+        parts = [(log_k + a[start:stop, None]).logsumexp(0) for start, stop, log_k in self.log_blocks()]
+        none = torch.full_like(self.beta, -torch.inf)
+        total = torch.stack([none, *parts]).logsumexp(0)
+        return total if self.shard is None else self.shard.logsumexp(total)
+
+    def round_trip(self, x: Tensor, middle: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor]:
+        """y = K̂ x [n] and K̂ᵀ middle(y) [m] in one pass, for signed vectors."""
+        y, w = torch.zeros_like(self.alpha), torch.zeros_like(self.beta)
+        for start, stop, k in self.blocks():
+            mine = slice(start, stop)
+            y[mine] = torch.mv(k, x)
+            w.addmv_(k.T, middle(y[mine], mine))
+        y, w = self.summed(y, w)
+        return y, w
+
+    def frame(self, alpha: Tensor, beta: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+        """e^{alpha − α}, e^{beta − β}: what makes diag(e^alpha) K diag(e^beta) of K̂, for vectors or columns of vectors.
+
+        Where they are out of range K̂ is moved to a, b; None where they are so from there, too.
+        """
+        for _ in range(2):
+            left = alpha - (self.alpha if alpha.dim() == 1 else self.alpha[:, None])
+            right = beta - (self.beta if beta.dim() == 1 else self.beta[:, None])
+            if self._placed and bool(torch.maximum(left.abs().max(), right.abs().max()) <= self._most):
+                return left.exp_(), right.exp_()
+            self._absorb(a, b)
+        return None
+
+    def scaled(self, a: Tensor, b: Tensor) -> Scaled:
+        """diag(eᵃ) K diag(eᵇ) for products with signed vectors. Its entries must be at most about 1, as a plan's are."""
+        return Scaled(self, a, b)
+
+    def by_rows(self, parts: list[Tensor]) -> Tensor:
+        if self.shard is None:
+            return super().by_rows(parts)
+        whole = self.like.new_zeros(self.shape[0], parts[0].shape[1]) if parts else None
+        assert whole is not None
+        for (start, stop), part in zip(self.spans, parts, strict=True):
+            whole[start:stop] = part
+        return self.summed(whole)[0]
+
+    def gather(self, support: Support) -> Tensor:
+        return self.source.on(support, self.everything)  # a list of pairs is quicker made than sent
+
+    # --- gradient ---------------------------------------------------------------------------------------------
+
+    def pullback(
+        self,
+        left: Tensor | None,  # [n, k]
+        right: Tensor | None,  # [m, k]
+        support: Support,
+        on_support: Tensor | None,
+        extra: Callable[[int, int], Tensor] | None,
+    ) -> list[Tensor | None]:
+        """The gradient in each leaf of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (values on the support) + extra rows."""
+        source = self.source
+        grads = source.gradients()
+        pairs = source.few(support) if isinstance(source, Inner) else None
+        dense = on_support if pairs is None else None
+        if left is None and dense is None and extra is None:
+            pass
+        elif isinstance(source, Inner) and left is not None and left.shape[1] == 1 and dense is None and extra is None:
+            assert right is not None
+            self._pull_rank_one(source, left[:, 0], right[:, 0], grads)
+        else:
+            self._pull_blocks(left, right, support, dense, extra, grads)
+        if self.shard is not None:
+            here = [k for k, grad in enumerate(grads) if grad is not None]
+            for k, grad in zip(here, self.shard.sum(*(grads[k] for k in here)), strict=True):  # type: ignore[misc]  # none is None
+                grads[k] = grad
+        if pairs is not None and on_support is not None:
+            assert isinstance(source, Inner)
+            source.pull_pairs(pairs, on_support, grads)
+        return grads
+
+    def _pull_rank_one(self, source: Inner, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
+        """W = diag(left) K̂ diag(right) is never made: its products with the factors are products with K̂."""
+        phi, psi, r, c = grads
+        ahead = right[:, None] * source.psi if phi is not None else None
+        for start, stop, k in self.blocks():
+            mine = left[start:stop]
+            if phi is not None and ahead is not None:
+                torch.mm(k, ahead, out=phi[start:stop]).mul_(mine[:, None])
+            if psi is not None:
+                psi.addmm_(k.T, mine[:, None] * source.phi[start:stop])
+            if r is not None:
+                sums = mine * torch.mv(k, right)
+                (r if len(r) == 1 else r[start:stop]).add_(sums.sum() if len(r) == 1 else sums)
+            if c is not None:
+                sums = torch.mv(k.T, mine) * right
+                c += sums.sum() if len(c) == 1 else sums
+        if psi is not None:
+            psi *= right[:, None]
+
+    def _pull_blocks(
+        self,
+        left: Tensor | None,
+        right: Tensor | None,
+        support: Support,
+        on_support: Tensor | None,
+        extra: Callable[[int, int], Tensor] | None,
+        grads: list[Tensor | None],
+    ) -> None:
+        weights = self.like.new_empty(self.block, self.shape[1])
+        found = self.blocks() if left is not None else ((*span, None) for span in self.spans)
+        for start, stop, k in found:
+            w = weights[: stop - start]
+            if k is None or left is None or right is None:
+                w.zero_()
+            else:
+                torch.mm(left[start:stop], right.T, out=w).mul_(k)
+            if on_support is not None:
+                w += support.scatter(on_support, start, stop)
+            if extra is not None:
+                w += extra(start, stop)
+            self.source.pull(start, stop, w, grads)
+
+    def summed(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Sums over all ranks of what each has from its own rows."""
+        return parts if self.shard is None else self.shard.sum(*parts)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """diag(eᵃ) K diag(eᵇ) as a linear map."""
+
+    operator: Blocked
+    a: Tensor  # [n]
+    b: Tensor  # [m]
+
+    def _frame(self) -> tuple[Tensor, Tensor]:
+        frame = self.operator.frame(self.a, self.b, self.a, self.b)
+        assert frame is not None  # from a, b themselves nothing is out of range
+        return frame
+
+    def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
+        left, right = self._frame()
+        y = torch.zeros_like(self.a)
+        for start, stop, k in self.operator.blocks():
+            y[start:stop] = torch.mv(k, right * x)
+        return left * self.operator.summed(y)[0]
+
+    def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
+        left, right = self._frame()
+        w, z = torch.zeros_like(self.b), left * z
+        for start, stop, k in self.operator.blocks():
+            w.addmv_(k.T, z[start:stop])
+        return right * self.operator.summed(w)[0]
+
+    def then(self, back: Scaled, x: Tensor, factor: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """y = self·x [n], and back ᵀ·(factor ∘ (y + plus)) [m]: in one pass if one K̂ serves both."""
+        frame = self.operator.frame(
+            torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1), self.a, self.b
+        )
+        if frame is None:
+            y = self.matvec(x)
+            return y, back.rmatvec(factor * (y if plus is None else y + plus))
+        left, right = frame
+
+        def middle(y: Tensor, rows: slice) -> Tensor:
+            y = left[rows, 0] * y
+            return left[rows, 1] * factor[rows] * (y if plus is None else y + plus[rows])
+
+        y, w = self.operator.round_trip(right[:, 0] * x, middle)
+        return left[:, 0] * y, right[:, 1] * w
