@@ -146,7 +146,7 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
             problem.eps,
             iterations=settings.iterations,
             tol=settings.tol,
-            unit=_distance_to(support, operator) if len(support.weight) and rows and columns else None,
+            near=_Near(support, operator.gather(support).detach()) if len(support.weight) and rows and columns else None,
         )
         # only where nothing but the plan counts, which is one; scalings near a permutation depend on the way there
         by_plan = (dual and feasible) if wanted else (dual or isinstance(divergence, _Nothing))
@@ -186,15 +186,24 @@ def _operator(source: Source, block: int | None, *, whole: bool) -> Operator:
     return Dense(source) if block is None else Streamed(source, block)
 
 
-def _distance_to(support: Support, operator: Operator) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """‖P − T‖₁ of a plan on the way, from its entries on the support: everything off it is mass."""
-    log_k = operator.gather(support).detach()
+@dataclass(frozen=True)
+class _Near:
+    """The target, and log K where it has mass: all that the distance of a plan on the way can be told from."""
 
-    def distance(a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
-        p = support.where(log_k + support.along_rows(a) + support.along_columns(b), -torch.inf).exp()
-        return (support.weight - p).abs().sum() + (mass - p.sum()).clamp(min=0)
+    support: Support
+    log_k: Tensor
 
-    return distance
+    def _entries(self, a: Tensor, b: Tensor) -> Tensor:
+        t = self.support
+        return t.where(self.log_k + t.along_rows(a) + t.along_columns(b), -torch.inf).exp()
+
+    def distance(self, a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
+        p = self._entries(a, b)  # everything off the support is mass
+        return (self.support.weight - p).abs().sum() + (mass - p.sum()).clamp(min=0)
+
+    def overlap(self, a: Tensor, b: Tensor) -> Tensor:
+        t = self.support
+        return t.sum_columns(self._entries(a, b).square() / t.along_rows(t.mu)) / t.nu
 
 
 def _plan(setting: Setting, operator: Operator, found: Scalings, a: Tensor, b: Tensor) -> Plan:

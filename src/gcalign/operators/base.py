@@ -38,6 +38,10 @@ class Operator(ABC):
         a = step(log_kv, slice(None))
         return log_kv, a, self.log_rmatvec(a)
 
+    def shift(self) -> Tensor | float:
+        """The size of what is taken off logarithms inside, and rounds them."""
+        return 0.0
+
     def gather(self, support: Support) -> Tensor:
         """log K on a target's support."""
         return self.source.on(support, self.spans)

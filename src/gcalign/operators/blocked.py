@@ -176,6 +176,9 @@ class Blocked(Operator):
         y, w = self.summed(y, w)
         return y, w
 
+    def shift(self) -> Tensor:
+        return self.alpha.abs().max() + self.beta.abs().max()
+
     def frame(self, alpha: Tensor, beta: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
         """e^{alpha − α}, e^{beta − β}: what makes diag(e^alpha) K diag(e^beta) of K̂, for vectors or columns of vectors.
 

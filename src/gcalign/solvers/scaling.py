@@ -7,17 +7,26 @@ record of the sweeps is what `gradients` reverses by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gcalign.constraints import Hard, Penalty
 from gcalign.operators import Operator
-from gcalign.solvers.anderson import Anderson
+from gcalign.solvers.acceleration import Accelerated
 
-Unit = Callable[[Tensor, Tensor, Tensor], Tensor]  # (a, b, mass) -> what the error of that plan is measured in
+
+
+class Near(Protocol):
+    """A target that the plan may be close to."""
+
+    def distance(self, a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
+        """‖P − T‖₁ of the plan (a, b) with that mass: what its error is measured in."""
+
+    def overlap(self, a: Tensor, b: Tensor) -> Tensor:  # [m]
+        """Σ_i P_ij² / (μ_i ν_j) over the target's support."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +72,16 @@ def scaling(
     *,
     iterations: int,
     tol: float,
-    unit: Unit | None = None,
+    near: Near | None = None,
     record: bool = False,
     start: Tensor | None = None,
     accelerate: bool = False,
 ) -> Scalings:
-    """Scale rows, then columns, until the columns move by less than `tol` in units of `unit(a, b, mass)`.
+    """Scale rows, then columns, until the columns move by less than `tol`, relative to ‖P − T‖₁ or else to the mass.
 
     After a row step only the columns can be off, by s·|e^{b⁺ − b} − 1| where b⁺ is what the next column step gives:
     |ν − Pᵀ1| where columns are hard, the distance to the fixed point where they are relaxed; the plan returned has
-    that step done. `unit` is ‖P − T‖₁ where there is a target: near it, an absolute tolerance would leave a
-    gradient that is mostly error. On accelerators the test, which waits for the device, is made every fourth time.
+    that step done. Near the target an absolute tolerance would leave a gradient that is mostly error. On accelerators the test, which waits for the device, is made every fourth time.
     """
     n, m = operator.shape
     a, b = torch.zeros_like(eps).expand(n), torch.zeros_like(eps).expand(m)
@@ -84,8 +92,8 @@ def scaling(
     def row_step(log_sums: Tensor, which: slice) -> Tensor:
         return rows.penalty.step(rows.gap(log_sums, which), eps)
 
-    centred = isinstance(rows.penalty, Hard) and isinstance(columns.penalty, Hard)
-    mix = Anderson(centred=centred) if accelerate else None
+    balanced = isinstance(rows.penalty, Hard) and isinstance(columns.penalty, Hard)
+    faster = Accelerated() if accelerate else None
     every = 0 if tol == 0 or torch.compiler.is_compiling() else 1 if eps.device.type == "cpu" or accelerate else 4
     steps: list[Step] = []
     done, converged = 0, False
@@ -96,11 +104,14 @@ def scaling(
         if record:
             steps.append(Step(log_kv, b, a, log_ktu))
         if every and done % every == 0:
-            error, allowed = _error(a, b, after, log_ktu, tol, unit)
+            error, allowed = _error(operator, a, b, after, log_ktu, tol, near)
             converged = bool(error <= allowed)
         if converged or done == iterations:
             break
-        b = after if mix is None else mix(b, after, float(error))
+        if faster is None:
+            b = after
+        else:
+            b = faster(b, after, float(error), near.overlap(a, b) if near is not None and balanced else None)
     b = after
     return Scalings(a, b, operator.log_matvec(b), log_ktu, done, converged, steps)
 
@@ -123,12 +134,14 @@ def _one_sided(
 
 
 @torch.no_grad()
-def _error(a: Tensor, b: Tensor, after: Tensor, log_ktu: Tensor, tol: float, unit: Unit | None) -> tuple[Tensor, Tensor]:
+def _error(
+    operator: Operator, a: Tensor, b: Tensor, after: Tensor, log_ktu: Tensor, tol: float, near: Near | None
+) -> tuple[Tensor, Tensor]:
     """How far the columns of (a, b) are from their next step, and how far they may be."""
     sums = (b + log_ktu).exp()
     error = (sums * torch.expm1(after - b).abs()).sum()
     mass = sums.sum()
-    # below this the error is rounding: no more iterations can help
-    floor = 4 * torch.finfo(sums.dtype).eps * mass
-    scale = mass if unit is None else unit(a, b, mass)
+    # logarithms are rounded in their last digit: below this the error is that, and no iteration can help
+    floor = torch.finfo(sums.dtype).eps * mass * (4 + a.abs().max() + b.abs().max() + operator.shift())
+    scale = mass if near is None else near.distance(a, b, mass)
     return error, torch.maximum(tol * scale, floor)
