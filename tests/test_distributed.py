@@ -1,70 +1,216 @@
-"""Two processes give the loss and the gradients of one process with the joined batch."""
+"""Several processes give the loss and the gradients of one process with the joined batch, each doing its rows."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+import warnings
 
 import pytest
 import torch
 import torch.multiprocessing as mp
 from torch import distributed as dist
+from torch import nn
 
 import gcalign
+from gcalign.operators import Shard
+from gcalign.operators import sharded as sharded_module
 
 NAMES = gcalign.methods.names()
-LABELS = torch.tensor([0, 1, 0, 1, 0, 1, 1, 0])
 pytestmark = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
 
+SIZES = {1: [9], 2: [5, 4], 3: [4, 4, 1], 4: [3, 3, 3, 0]}  # the last batch of an epoch is uneven
 
-def joined():
+
+def batch(n=9):
     generator = torch.Generator().manual_seed(0)
-    z1 = torch.randn(8, 4, generator=generator, dtype=torch.float64)
-    return z1, z1 + torch.randn(8, 4, generator=generator, dtype=torch.float64)
+    z1 = torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    z2 = z1 + torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    return z1, z2, torch.arange(n) % 2
+
+
+def cases():
+    for name in NAMES:
+        for layout in ("cross", "joint"):
+            yield name, {"layout": layout}
+    for name in ("ince", "gca-ince", "gca-rince", "gca-uot"):
+        yield name, {"block": 2}
+        yield name, {"iterations": 300, "tol": 1e-12}
+    yield "gca-ince", {"eps": 0.004}  # leaves the kernel's range
+    yield "gca-ince", {"gradient": "unrolled"}
 
 
 def losses(z1, z2, labels):
-    """Each method's loss and gradients, positives once by position and once by ids."""
     found = {}
-    for name in NAMES:
+    for name, options in cases():
         known = {"labels": labels} if name == "supcon" else {}
-        for layout in ("cross", "joint"):
-            leaves = [z.detach().clone().requires_grad_() for z in (z1, z2)]
-            loss = gcalign.method(name, layout=layout)(*leaves, **known)
-            loss.backward()
-            found[name, layout] = (loss.detach(), *(z.grad for z in leaves))
+        leaves = [z.detach().clone().requires_grad_() for z in (z1, z2)]
+        criterion = gcalign.method(name, **options).double()
+        loss = criterion(*leaves, **known)
+        loss.backward()
+        found[name, str(options)] = (loss.detach(), *(z.grad for z in leaves), *(p.grad for p in criterion.parameters()))
     return found
 
 
-def rank_main(rank, folder):
+def join(rank, world, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    mine = slice(4 * rank, 4 * rank + 4)
-    z1, z2 = joined()
-    torch.save(losses(z1[mine], z2[mine], LABELS[mine]), os.path.join(folder, f"{rank}.pt"))
-    alone = gcalign.method("gca-ince", gather=False)(z1[mine], z2[mine])
-    torch.save(alone, os.path.join(folder, f"alone{rank}.pt"))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+
+
+def own(rank, sizes):
+    first = sum(sizes[:rank])
+    return slice(first, first + sizes[rank])
+
+
+def rank_main(rank, world, folder):
+    join(rank, world, folder)
+    mine = own(rank, SIZES[world])
+    torch.save(losses(*(x[mine] for x in batch())), os.path.join(folder, f"{rank}.pt"))
     dist.destroy_process_group()
 
 
-def test_the_gathered_loss_and_gradients_are_those_of_the_joined_batch(tmp_path):
-    mp.spawn(rank_main, args=(str(tmp_path),), nprocs=2)
-    z1, z2 = joined()
-    expected = losses(z1, z2, LABELS)
-    ranks = [torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in (0, 1)]
-    for key, (loss, *grads) in expected.items():
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow), 4])
+def test_loss_and_gradients_are_those_of_the_joined_batch(tmp_path, world):
+    expected = losses(*batch())
+    mp.spawn(rank_main, args=(world, str(tmp_path)), nprocs=world)
+    ranks = [torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in range(world)]
+    for key, (loss, grad_1, grad_2, *own_grads) in expected.items():
         for rank in ranks:
-            torch.testing.assert_close(rank[key][0], loss, rtol=1e-12, atol=1e-14)
-        for k, grad in enumerate(grads, start=1):
-            # DDP divides by the number of ranks, so each rank holds twice its share before that
-            got = torch.cat([rank[key][k] for rank in ranks]) / 2
-            torch.testing.assert_close(got, grad, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(rank[key][0], loss, rtol=1e-11, atol=1e-13)
+            for k, grad in enumerate(own_grads, start=3):  # computed in full by every rank, so DDP's mean changes nothing
+                torch.testing.assert_close(rank[key][k], grad, rtol=1e-7, atol=1e-10)
+        for k, grad in enumerate((grad_1, grad_2), start=1):
+            # DDP divides by the number of ranks, so each rank holds that many times its share before
+            got = torch.cat([rank[key][k] for rank in ranks]) / world
+            torch.testing.assert_close(got, grad, rtol=1e-7, atol=1e-10, msg=lambda m, key=key: f"{key}: {m}")
 
 
-def test_without_gathering_each_rank_sees_its_own_batch(tmp_path):
-    mp.spawn(rank_main, args=(str(tmp_path),), nprocs=2)
-    z1, z2 = joined()
+# --- parameters under DDP -------------------------------------------------------------------------------------
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def ddp_main(rank, world, folder):
+    join(rank, world, folder)
+    z1, z2, _ = batch()
+    mine = own(rank, SIZES[world])
+    model = nn.parallel.DistributedDataParallel(network())
+    h1, h2 = model(torch.cat([z1[mine], z2[mine]])).chunk(2)
+    gcalign.method("gca-uot")(h1, h2).backward()
+    torch.save([p.grad for p in model.parameters()], os.path.join(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
+
+
+def test_parameters_get_the_gradient_of_the_joined_batch(tmp_path):
+    mp.spawn(ddp_main, args=(2, str(tmp_path)), nprocs=2)
+    z1, z2, _ = batch()
+    model = network()
+    h1, h2 = model(torch.cat([z1, z2])).chunk(2)
+    gcalign.method("gca-uot")(h1, h2).backward()
+    for rank in (0, 1):
+        for got, p in zip(torch.load(tmp_path / f"{rank}.pt", weights_only=True), model.parameters(), strict=True):
+            torch.testing.assert_close(got, p.grad, rtol=1e-8, atol=1e-12)
+
+
+# --- what is exchanged ----------------------------------------------------------------------------------------
+
+
+def count_main(rank, folder):
+    join(rank, 2, folder)
+    calls = []
+    plain = dist.all_reduce
+
+    def counted(tensor, *args, **options):
+        calls.append(tensor.numel())
+        return plain(tensor, *args, **options)
+
+    sharded_module.dist.all_reduce = counted
+    z1, z2, _ = batch(12)
+    mine = slice(6 * rank, 6 * rank + 6)
+    counts = []
+    for iterations in (2, 7):
+        calls.clear()
+        with torch.no_grad():
+            gcalign.method("gca-ince", iterations=iterations, tol=0)(z1[mine], z2[mine])
+        counts.append(list(calls))
+    assert len(counts[1]) - len(counts[0]) == 5
+    assert max(counts[1]) <= 3 * 12
+    dist.destroy_process_group()
+
+
+def test_an_iteration_is_one_all_reduce_of_vectors(tmp_path):
+    mp.spawn(count_main, args=(str(tmp_path),), nprocs=2)
+
+
+def test_rows_are_shared_out_whole_and_once():
+    shard = object.__new__(Shard)
+    for world in range(1, 6):
+        for n in range(12):
+            shard.world, rows = world, []
+            for shard.rank in range(world):
+                rows += range(*shard.rows(n))
+            assert rows == list(range(n))
+
+
+# --- alone, refused, dead -------------------------------------------------------------------------------------
+
+
+def alone_main(rank, folder):
+    join(rank, 2, folder)
+    z1, z2, _ = batch(8)
+    mine = slice(4 * rank, 4 * rank + 4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            alone = gcalign.method("gca-ince", gather=False)(z1[mine], z2[mine])
+    assert ["gather=False on 2 ranks" in str(w.message) for w in caught] == [True]
+    torch.testing.assert_close(alone, torch.load(os.path.join(folder, f"expected{rank}.pt"), weights_only=True))
+    dist.destroy_process_group()
+
+
+def test_without_gathering_each_rank_sees_its_own_batch_and_is_told_once(tmp_path):
+    z1, z2, _ = batch(8)
     for rank in (0, 1):
         mine = slice(4 * rank, 4 * rank + 4)
-        expected = gcalign.method("gca-ince")(z1[mine], z2[mine])
-        torch.testing.assert_close(torch.load(tmp_path / f"alone{rank}.pt", weights_only=True), expected)
+        torch.save(gcalign.method("gca-ince")(z1[mine], z2[mine]), tmp_path / f"expected{rank}.pt")
+    mp.spawn(alone_main, args=(str(tmp_path),), nprocs=2)
+
+
+def refusing_main(rank, folder):
+    join(rank, 2, folder)
+    z1, z2, labels = batch(8)
+    if rank == 1:
+        z1[0, 0] = torch.nan
+    with pytest.raises(ValueError if rank == 1 else RuntimeError, match="NaN" if rank == 1 else "rank 1 refused"):
+        gcalign.method("gca-ince")(z1, z2)
+    known = {"ids": labels} if rank == 1 else {}
+    with pytest.raises(ValueError, match="different kinds"):
+        gcalign.method("gca-ince")(z2, z2, **known)
+    dist.destroy_process_group()
+
+
+def test_a_batch_that_one_rank_refuses_is_an_error_on_all(tmp_path):
+    mp.spawn(refusing_main, args=(str(tmp_path),), nprocs=2)
+
+
+def dying_main(rank, folder):
+    join(rank, 2, folder)
+    z1, z2, _ = batch(8)
+    criterion = gcalign.method("gca-ince")
+    criterion(z1, z2)
+    if rank == 1:
+        os._exit(0)
+    with pytest.raises(RuntimeError, match="lost another rank"):
+        for _ in range(100):
+            criterion(z1, z2)
+            time.sleep(0.02)
+
+
+def test_a_rank_that_dies_does_not_hang_the_others(tmp_path):
+    started = time.monotonic()
+    mp.spawn(dying_main, args=(str(tmp_path),), nprocs=2)
+    assert time.monotonic() - started < 60

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from gcalign.constraints import Constraint, Problem
-from gcalign.distributed import Gather
+from gcalign.distributed import agreed, joined, shard
 from gcalign.divergences import Divergence
 from gcalign.errors import did_you_mean, one_of
 from gcalign.geometry import Entropic, Geometry
 from gcalign.kernels import Kernel, LogKernel, as_kernel
 from gcalign.modes import Choice
-from gcalign.operators import Inner, Pairwise
+from gcalign.operators import Inner, Pairwise, Shard
 from gcalign.plan import Plan, Side, Sides
 from gcalign.proximal import Proximal, Setting, Settings, as_constraints, proximal
 from gcalign.targets import Identity, Target, Turned, Weighted, as_target
+from gcalign.warm import Memory
 
 LAYOUTS = {"cross": Sides.cross, "joint": Sides.joint}
 _KNOWN = ("labels", "domains", "ids", "weights")
@@ -51,7 +52,8 @@ class Alignment(Objective):
     """Five choices make a method: K_θ, B with h, d_M, P_tgt and d_Γ. It prints as that composition.
 
     `iterations` is the most, `tol` ends them early; `gradient` is exact in every mode (`explain` says which ran);
-    `block` rows of the kernel are held at once (None: all); `gather` joins the batches of all ranks.
+    `block` rows of the kernel are held at once (None: all; "auto": all while they fit), `cache="half"` keeps them in
+    float16; `gather` joins the batches of all ranks; `warm_start` begins where `ids` were when last seen.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class Alignment(Objective):
         iterations: int = 10,
         tol: float = 1e-6,
         gradient: str = "auto",
-        block: int | None = None,
+        block: int | str | None = None,
+        cache: str | None = None,
         gather: bool = True,
+        warm_start: bool = False,
         check_finite: bool = True,
     ) -> None:
         super().__init__()
@@ -81,8 +85,9 @@ class Alignment(Objective):
         self.target = as_target(target)
         self.geometry = geometry
         self.layout = one_of("layout", layout, LAYOUTS)
-        self.settings = Settings(iterations, tol, gradient, block)
+        self.settings = Settings(iterations, tol, gradient, block, cache)
         self.gather = gather
+        self.memory = Memory() if warm_start else None
         self.check_finite = check_finite
 
     def forward(
@@ -128,36 +133,56 @@ class Alignment(Objective):
         target: Tensor | Target | None,
         read: Callable[[Proximal], Any],
     ) -> Any:
-        _check(z1, z2, check_finite=self.check_finite)
-        dtype = torch.promote_types(z1.dtype, torch.float32)  # half precision is computed in float32
+        share = None if torch.compiler.is_compiling() else shard(self.gather)
+        try:
+            _check(z1, z2, check_finite=self.check_finite, alone=share is None)
+            dtype = torch.promote_types(z1.dtype, torch.float32)  # half precision is computed in float32
+            chosen = self._target(known, target)
+            sides = _sides(z1.to(dtype), z2.to(dtype), known, chosen)
+        except (TypeError, ValueError):
+            if share is not None:  # the others wait to hear of this rank's batch
+                agreed(share, None, z1.device if isinstance(z1, Tensor) else torch.device("cpu"))
+            raise
         with torch.autocast(z1.device.type, enabled=False):
-            setting = self._setting(z1.to(dtype), z2.to(dtype), known, target)
-            return read(proximal(setting, self.divergence, self.settings))
+            setting = self._setting(sides, chosen, share)
+            solved = proximal(setting, self.divergence, self.settings)
+            if self.memory is not None:
+                self.memory.keep(self._column_ids(setting.problem.sides), solved.summary.b.detach())
+            return read(solved)
 
-    def _setting(
-        self, z1: Tensor, z2: Tensor, known: dict[str, PerSide | None], target: Tensor | Target | None
-    ) -> Setting:
+    def _target(self, known: dict[str, PerSide | None], target: Tensor | Target | None) -> Target:
         chosen = self.target if target is None else as_target(target)
         if known.get("weights") is not None and "weights" not in chosen.reads:
             chosen = Weighted(chosen)
         if target is None:
             self._refuse_unread(known, chosen)
-        first, second = _sides(z1, z2, known, chosen)
-        if self.gather:
-            join = Gather()
-            first, second = join(first), join(second)
+        return chosen
+
+    def _setting(self, batch: tuple[Side, Side], target: Target, share: Shard | None) -> Setting:
+        first, second = batch
+        if share is not None:
+            sizes = agreed(share, batch, first.features.device)
+            first, second = (joined(share, side, [size[k] for size in sizes]) for k, side in enumerate(batch))
         sides = LAYOUTS[self.layout](first, second)
         x = self.kernel.features(sides.rows.features)
         y = x if sides.columns is sides.rows else self.kernel.features(sides.columns.features)
         if isinstance(self.kernel, LogKernel):
             self.kernel.owns_its_gradient(x, y)
         eps = self.kernel.eps if self.geometry is None else self.geometry.eps
-        eps = torch.as_tensor(eps, dtype=z1.dtype, device=z1.device)
-        support = chosen.on(sides, z1.dtype)
+        eps = torch.as_tensor(eps, dtype=x.dtype, device=x.device)
+        support = target.on(sides, x.dtype)
         problem = Problem(self.geometry or Entropic(eps), eps, support, sides)
         factors = self.kernel.factors(x, y)
         source = Pairwise(self.kernel, x, y, sides.own) if factors is None else Inner(*factors, sides.own)
-        return Setting.of(source, self.constraints, problem, support, sides.allowed)
+        start = None if self.memory is None else self.memory.recall(self._column_ids(sides), eps)
+        return Setting.of(source, self.constraints, problem, support, sides.allowed, share, start)
+
+    def _column_ids(self, sides: Sides | None) -> list[Tensor]:
+        """The ids along the columns, those of each view by themselves."""
+        ids = None if sides is None else sides.columns.ids
+        if sides is None or ids is None:
+            raise ValueError("warm_start=True recalls each sample by its id, and there are none; pass ids=")
+        return [ids] if sides.own is None else list(ids.chunk(2))
 
     def _refuse_unread(self, known: dict[str, PerSide | None], target: Target) -> None:
         """Labels that nothing reads are a mistake: training would be unsupervised, or worse, thought to be."""
@@ -221,11 +246,11 @@ class Symmetric(Objective):
         return f"{type(self).__name__}({self.alignment!r})"
 
 
-def _check(z1: Tensor, z2: Tensor, *, check_finite: bool) -> None:
+def _check(z1: Tensor, z2: Tensor, *, check_finite: bool, alone: bool = True) -> None:
     for name, z in (("z1", z1), ("z2", z2)):
         if not isinstance(z, Tensor):
             raise TypeError(f"{name} is a {type(z).__name__}; it must be a tensor [B, D] of embeddings")
-        if z.dim() != 2 or 0 in z.shape:
+        if z.dim() != 2 or z.shape[1] == 0 or (alone and len(z) == 0):  # beside others, a rank may have no rows left
             raise ValueError(f"{name} of shape {tuple(z.shape)} must be [B, D] with B, D ≥ 1; flatten other dimensions")
         if not z.is_floating_point():
             raise TypeError(f"{name} has dtype {z.dtype}; embeddings must be real floating-point, try {name}.float()")

@@ -48,7 +48,7 @@ class Kernel(nn.Module, ABC):
         return -self.cost(x, y) / (eps.to(x.dtype) if isinstance(eps, Tensor) else eps)
 
     def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """φ [n, k], ψ [m, k], r and c with log K = φ ψᵀ + r ⊕ c, where the kernel has such a form; None is always right.
+        """φ [n, k], ψ [m, k], r and c with log K = φ ψᵀ + r ⊕ c, where a kernel has such a form; None is always right.
 
         r and c have one number for each row (column), or one for all. With factors, products with K and its gradient
         are plain matrix products; without, rows of log K are differentiated by autograd.

@@ -16,9 +16,9 @@ from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.gradients import Job, differentiable_vectors, vectors
 from gcalign.modes import MODES, Choice, choose
-from gcalign.operators import Dense, Given, Operator, Reference, Source, Streamed
+from gcalign.operators import Given, Operator, Reference, Shard, Source, operator
 from gcalign.plan import Plan
-from gcalign.solvers import Marginal, Scalings, dykstra, scaling
+from gcalign.solvers import Marginal, Near, Scalings, dykstra, scaling
 from gcalign.support import Full, Pairs, Support, seen
 
 _LONG = 20  # from so many iterations on, a plan is meant to converge, and is helped to
@@ -31,14 +31,19 @@ class Settings:
     iterations: int = 10
     tol: float = 1e-6
     gradient: str = "auto"
-    block: int | None = None
+    block: int | str | None = None
+    cache: str | None = None
 
     def __post_init__(self) -> None:
         count("iterations", self.iterations, "each is one row and one column projection; the paper uses 5 to 10")
         positive("tol", self.tol, "0 never stops early, 1e-6 stops when the marginals are met", zero=True)
         one_of("gradient", self.gradient, MODES)
-        if self.block is not None:
-            count("block", self.block, "rows of the kernel held at once; None stores it whole")
+        if isinstance(self.block, str):
+            one_of("block", self.block, ("auto",))
+        elif self.block is not None:
+            count("block", self.block, "rows of the kernel held at once; None stores it whole, 'auto' if there is room")
+        if self.cache is not None:
+            one_of("cache", self.cache, ("half",))
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,18 @@ class Setting:
     rows: Marginal | None
     columns: Marginal | None
     follows: bool  # whether every marginal follows the target
+    shard: Shard | None = None  # which rows are this rank's to compute
+    start: Tensor | None = None  # [m]  log v to begin with
 
     @staticmethod
     def of(
-        source: Source, constraints: Sequence[Constraint], problem: Problem, support: Support, allowed: int
+        source: Source,
+        constraints: Sequence[Constraint],
+        problem: Problem,
+        support: Support,
+        allowed: int,
+        shard: Shard | None = None,
+        start: Tensor | None = None,
     ) -> Setting:
         for constraint in constraints:
             constraint.check(problem, source.shape)
@@ -65,7 +78,7 @@ class Setting:
         follows = all(side.mass is None for side in sides)
         if not follows and rows is not None and columns is not None and not torch.compiler.is_compiling():
             _same_total(rows, columns)
-        return Setting(source, tuple(constraints), problem, support, allowed, rows, columns, follows)
+        return Setting(source, tuple(constraints), problem, support, allowed, rows, columns, follows, shard, start)
 
     def masses(self) -> tuple[Tensor, Tensor]:
         """μ and ν, asked for or, where a side is free, what the target has there."""
@@ -137,16 +150,21 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
     dual = divergence.has_dual(rows.penalty if rows else None, columns.penalty if columns else None)
     feasible = setting.feasible
     with torch.set_grad_enabled(unrolled and torch.is_grad_enabled()):
-        operator = _operator(setting.source, settings.block, whole=unrolled)
+        kernel: Operator
+        if unrolled:  # autograd keeps everything anyway
+            kernel = Reference(setting.source)
+        else:
+            kernel = operator(setting.source, settings.block, settings.cache, setting.shard)
         solve = partial(
             scaling,
-            operator,
+            kernel,
             rows,
             columns,
             problem.eps,
             iterations=settings.iterations,
             tol=settings.tol,
-            near=_Near(support, operator.gather(support).detach()) if len(support.weight) and rows and columns else None,
+            start=setting.start,
+            near=Near(support, kernel.gather(support).detach()) if len(support.weight) and rows and columns else None,
         )
         # only where nothing but the plan counts, which is one; scalings near a permutation depend on the way there
         by_plan = (dual and feasible) if wanted else (dual or isinstance(divergence, _Nothing))
@@ -169,7 +187,7 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
         dual=dual,
         feasible=feasible,
     )
-    job = Job(operator, found, rows, columns, support, divergence.statistics, divergence.needs_columns, choice.mode)
+    job = Job(kernel, found, rows, columns, support, divergence.statistics, divergence.needs_columns, choice.mode)
     by_hand = wanted and not unrolled
     outputs = differentiable_vectors(job, problem.eps) if by_hand else vectors(job)
     log_p, log_rows, log_columns, a, b, terms = outputs
@@ -177,42 +195,14 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
         support, log_p, log_rows, log_columns if len(log_columns) else None, a, b, problem.eps, rows, columns, terms,
         setting.allowed,
     )  # fmt: skip
-    return Proximal(summary, choice, lambda: _plan(setting, operator, found, a, b))
+    return Proximal(summary, choice, lambda: _plan(setting, kernel.everything, found, a, b))
 
 
-def _operator(source: Source, block: int | None, *, whole: bool) -> Operator:
-    if whole:  # autograd keeps every block anyway
-        return Reference(source)
-    return Dense(source) if block is None else Streamed(source, block)
-
-
-@dataclass(frozen=True)
-class _Near:
-    """The target, and log K where it has mass: all that the distance of a plan on the way can be told from."""
-
-    support: Support
-    log_k: Tensor
-
-    def _entries(self, a: Tensor, b: Tensor) -> Tensor:
-        t = self.support
-        return t.where(self.log_k + t.along_rows(a) + t.along_columns(b), -torch.inf).exp()
-
-    def distance(self, a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
-        p = self._entries(a, b)  # everything off the support is mass
-        return (self.support.weight - p).abs().sum() + (mass - p.sum()).clamp(min=0)
-
-    def overlap(self, a: Tensor, b: Tensor) -> Tensor:
-        t = self.support
-        return t.sum_columns(self._entries(a, b).square() / t.along_rows(t.mu)) / t.nu
-
-
-def _plan(setting: Setting, operator: Operator, found: Scalings, a: Tensor, b: Tensor) -> Plan:
+def _plan(setting: Setting, spans: list[tuple[int, int]], found: Scalings, a: Tensor, b: Tensor) -> Plan:
     # a plan that may be differentiated follows its leaves; any other is of the moment it was made
     source = setting.source
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (a, *source.leaves))
     kept = source if wanted else source.frozen()
-
-    spans = operator.everything
 
     def blocks() -> Iterator[Tensor]:
         for start, stop in spans:

@@ -15,26 +15,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gcalign.operators.base import Operator, RowStep
+from gcalign.operators.sharded import Shard
 from gcalign.operators.sources import Inner, Source
 from gcalign.support import Support
-
-
-class Shard(Protocol):
-    """Which rows of a matrix are mine, and how sums over all its rows are made."""
-
-    def rows(self, n: int) -> tuple[int, int]: ...
-
-    def sum(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Each tensor summed over the ranks, in one exchange."""
-
-    def logsumexp(self, part: Tensor) -> Tensor:
-        """log Σ e^part over the ranks, entry by entry."""
 
 
 class Blocked(Operator):
@@ -56,6 +44,7 @@ class Blocked(Operator):
         self._most = 0.45 * self._range
         r, c = (t.detach() for t in source.offsets)
         self._offsets = r, c
+        self._unit = 0.0  # log of the largest entry of a row of K̂, where alpha is found
         self.alpha, self.beta = -r.expand(self.shape[0]), -c.expand(self.shape[1])
         # absorbed nothing but the offsets: true as long as no entry can leave the range
         self._raw = isinstance(source, Inner) and float(source.bound()) <= self._range / 3
@@ -88,11 +77,12 @@ class Blocked(Operator):
             else:
                 top = out.amax(1)
                 top = torch.where(torch.isfinite(top), top, 0)
+                top = top - self._unit
                 out -= top[:, None]
                 self.alpha[start:stop] = -top - (r if len(r) == 1 else r[start:stop])
         out.exp_()
         if not self._raw:  # subnormal numbers are slow, and nothing that counts
-            torch.nn.functional.threshold_(out, math.exp(-0.8 * self._range), 0.0)
+            torch.threshold_(out, math.exp(-0.8 * self._range), 0.0)
         return out
 
     def _absorb(self, alpha: Tensor | None, beta: Tensor) -> None:
@@ -180,7 +170,7 @@ class Blocked(Operator):
         return self.alpha.abs().max() + self.beta.abs().max()
 
     def frame(self, alpha: Tensor, beta: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
-        """e^{alpha − α}, e^{beta − β}: what makes diag(e^alpha) K diag(e^beta) of K̂, for vectors or columns of vectors.
+        """e^{alpha − α}, e^{beta − β}: what makes diag(e^alpha) K diag(e^beta) of K̂; vectors, or columns of them.
 
         Where they are out of range K̂ is moved to a, b; None where they are so from there, too.
         """
@@ -193,7 +183,7 @@ class Blocked(Operator):
         return None
 
     def scaled(self, a: Tensor, b: Tensor) -> Scaled:
-        """diag(eᵃ) K diag(eᵇ) for products with signed vectors. Its entries must be at most about 1, as a plan's are."""
+        """diag(eᵃ) K diag(eᵇ) for products with signed vectors; its entries must be at most about 1, as a plan's."""
         return Scaled(self, a, b)
 
     def by_rows(self, parts: list[Tensor]) -> Tensor:
@@ -230,10 +220,9 @@ class Blocked(Operator):
             self._pull_rank_one(source, left[:, 0], right[:, 0], grads)
         else:
             self._pull_blocks(left, right, support, dense, extra, grads)
-        if self.shard is not None:
-            here = [k for k, grad in enumerate(grads) if grad is not None]
-            for k, grad in zip(here, self.shard.sum(*(grads[k] for k in here)), strict=True):  # type: ignore[misc]  # none is None
-                grads[k] = grad
+        mine = [grad for grad in grads if grad is not None]
+        whole = iter(self.summed(*mine))
+        grads = [None if grad is None else next(whole) for grad in grads]
         if pairs is not None and on_support is not None:
             assert isinstance(source, Inner)
             source.pull_pairs(pairs, on_support, grads)
@@ -315,9 +304,7 @@ class Scaled:
 
     def then(self, back: Scaled, x: Tensor, factor: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """y = self·x [n], and back ᵀ·(factor ∘ (y + plus)) [m]: in one pass if one K̂ serves both."""
-        frame = self.operator.frame(
-            torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1), self.a, self.b
-        )
+        frame = self.operator.frame(torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1), self.a, self.b)
         if frame is None:
             y = self.matvec(x)
             return y, back.rmatvec(factor * (y if plus is None else y + plus))

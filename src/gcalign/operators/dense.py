@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import Tensor
 
 from gcalign.operators import workspace
-from gcalign.operators.blocked import Blocked, Shard
+from gcalign.operators.blocked import Blocked
+from gcalign.operators.sharded import Shard
 from gcalign.operators.sources import Source
 
 _BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
@@ -33,7 +32,6 @@ class Dense(Blocked):
             self._make(start, stop, out)
             self._made = stop
         return out
-
 
     def release(self) -> None:
         if self._matrix is not None:

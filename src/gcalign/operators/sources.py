@@ -128,7 +128,8 @@ class Inner(Source):
         return support if isinstance(support, Pairs) and len(support.i) <= 4 * sum(self.shape) else None
 
     def frozen(self) -> Source:
-        return Inner(*(t.detach().clone() for t in self.tensors), self.own)  # type: ignore[arg-type]  # four tensors
+        phi, psi, r, c = (t.detach().clone() for t in self.tensors)
+        return Inner(phi, psi, r, c, self.own)
 
     def pull(self, start: int, stop: int, weights: Tensor, into: list[Tensor | None]) -> None:
         phi, psi, r, c = into

@@ -1,10 +1,14 @@
-"""K̂ never stored: each pass makes its row blocks again from the embeddings."""
+"""K̂ never stored in full: each pass makes its row blocks again from the embeddings, or from a half-precision copy."""
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
-from gcalign.operators.blocked import Blocked, Shard
+from gcalign.operators.blocked import Blocked
+from gcalign.operators.sharded import Shard
 from gcalign.operators.sources import Source
 
 
@@ -22,3 +26,40 @@ class Streamed(Blocked):
 
     def release(self) -> None:
         self._scratch = None
+
+
+class Cached(Streamed):
+    """A float16 copy of K̂, half the memory of `Dense` and nearly its speed; the copy is then the kernel.
+
+    Its entries are rounded by at most 5e-4 of their size, which averages out in sums: potentials are off by about
+    5e-4/√m. Rows are scaled to a largest entry of 2¹⁴, so that what is lost below is 1e-12 of it.
+    """
+
+    def __init__(self, source: Source, block: int, shard: Shard | None = None) -> None:
+        super().__init__(source, block, shard)
+        self._raw = self._placed = False
+        self._unit = 14 * math.log(2)
+        self._least = math.log(max(self.shape)) + math.log(6e-8) + math.log(1e4)
+        self._copy: Tensor | None = None
+        self._kept = 0  # rows of mine that are there
+        self._first = self.spans[0][0] if self.spans else 0
+
+    def _take(self, start: int, stop: int) -> Tensor:
+        if self._copy is None:
+            shape = (self.spans[-1][1] - self._first, self.shape[1])
+            self._copy, self._kept = torch.empty(shape, dtype=torch.float16, device=self.like.device), start
+        if self._scratch is None:
+            self._scratch = self.like.new_empty(self.block, self.shape[1])
+        out = self._scratch[: stop - start]
+        copy = self._copy[start - self._first : stop - self._first]
+        if stop > self._kept:
+            copy.copy_(self._make(start, stop, out))
+            self._kept = stop
+        return out.copy_(copy)
+
+    def _absorb(self, alpha: Tensor | None, beta: Tensor) -> None:
+        super()._absorb(None if alpha is None else alpha + self._unit, beta)
+
+    def release(self) -> None:
+        super().release()
+        self._copy = None

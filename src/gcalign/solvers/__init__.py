@@ -1,6 +1,7 @@
 """From a kernel to its proximal point: `scaling` for marginals on any operator, `dykstra` for any constraint set."""
 
 from gcalign.solvers.dykstra import dykstra
+from gcalign.solvers.near import Near
 from gcalign.solvers.scaling import Marginal, Scalings, scaling
 
-__all__ = ["Marginal", "Scalings", "dykstra", "scaling"]
+__all__ = ["Marginal", "Near", "Scalings", "dykstra", "scaling"]

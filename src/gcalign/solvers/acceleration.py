@@ -1,9 +1,10 @@
 """Fewer sweeps to the same fixed point b = G(b), where nothing but that point counts.
 
-Two things make Sinkhorn slow, and each has its remedy. A plan near its target has columns that are nearly all one entry:
-G moves them by a tiny share of what is missing, because the big entry drowns the small ones. The derivative of G in b_j
-is about Σ_i P_ij² / (r_i s_j) there, so the step is divided by one minus that (Newton's method on the diagonal).
-What is slow in a few directions only is mended by mixing the last few points so that their steps cancel (Anderson).
+Two things make Sinkhorn slow, and each has its remedy. A plan near its target has columns that are nearly all one
+entry: G moves them by a tiny share of what is missing, because the big entry drowns the small ones. The derivative of
+G in b_j is about Σ_i P_ij² / (r_i s_j) there, so the step is divided by one minus that (Newton's method on the
+diagonal). What is slow in a few directions only is mended by mixing the last few points so that their steps cancel
+(Anderson).
 """
 
 from __future__ import annotations

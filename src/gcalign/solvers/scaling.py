@@ -8,7 +8,6 @@ record of the sweeps is what `gradients` reverses by hand.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,17 +15,7 @@ from torch import Tensor
 from gcalign.constraints import Hard, Penalty
 from gcalign.operators import Operator
 from gcalign.solvers.acceleration import Accelerated
-
-
-
-class Near(Protocol):
-    """A target that the plan may be close to."""
-
-    def distance(self, a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
-        """‖P − T‖₁ of the plan (a, b) with that mass: what its error is measured in."""
-
-    def overlap(self, a: Tensor, b: Tensor) -> Tensor:  # [m]
-        """Σ_i P_ij² / (μ_i ν_j) over the target's support."""
+from gcalign.solvers.near import Near
 
 
 @dataclass(frozen=True)
@@ -81,7 +70,8 @@ def scaling(
 
     After a row step only the columns can be off, by s·|e^{b⁺ − b} − 1| where b⁺ is what the next column step gives:
     |ν − Pᵀ1| where columns are hard, the distance to the fixed point where they are relaxed; the plan returned has
-    that step done. Near the target an absolute tolerance would leave a gradient that is mostly error. On accelerators the test, which waits for the device, is made every fourth time.
+    that step done. Near the target an absolute tolerance would leave a gradient that is mostly error. On accelerators
+    the test, which waits for the device, is made every fourth time.
     """
     n, m = operator.shape
     a, b = torch.zeros_like(eps).expand(n), torch.zeros_like(eps).expand(m)
@@ -117,7 +107,14 @@ def scaling(
 
 
 def _one_sided(
-    operator: Operator, rows: Marginal | None, columns: Marginal | None, eps: Tensor, a: Tensor, b: Tensor, *, record: bool
+    operator: Operator,
+    rows: Marginal | None,
+    columns: Marginal | None,
+    eps: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    record: bool,
 ) -> Scalings:
     """One step meets one side for good."""
     if rows is not None:
