@@ -251,8 +251,13 @@ def test_bad_configs_are_refused_before_anything_is_written(tmp_path, words, mes
 def test_impossible_runs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="batch_size=64 must be at most the 40 images"):
         train(config_for(tmp_path, "batch_size=64"), images=pictures(), quiet=True)
-    with pytest.raises(ValueError, match="reads labels, and the data set has none"):
+    with pytest.raises(ValueError, match="reads labels, and tiny has none"):
         train(config_for(tmp_path, "method=supcon"), images=pictures(labels=False), quiet=True)
+    with pytest.raises(ValueError, match="online kNN needs"):
+        train(config_for(tmp_path, "knn_every=1"), images=pictures(labels=False), quiet=True)
+    with pytest.raises(ValueError, match=r"accelerator=gpu devices=1 .*accelerator=cpu"):
+        train(config_for(tmp_path, "accelerator=gpu"), images=pictures(), quiet=True)
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="must be a folder with a config"):
         gcalign.load(tmp_path / "nowhere")
 
