@@ -51,16 +51,19 @@ def draw(result: Result, path: Path) -> None:
 def _panel(axes: Any, rows: Sequence[Row], fits: Sequence[Row], key: str, what: str) -> None:
     for fit, (colour, marker, dash) in zip(fits, _STYLES, strict=False):
         mine = [row for row in rows if row["name"] == fit["name"]]
-        label = f"{fit['name']}: n^{fit[what]:.2f}"
         n, values = [row["n"] for row in mine], [row[key] for row in mine]
+        label = f"{fit['name']}: $n^{{{fit[what]:.2f}}}$"
         axes.loglog(n, values, color=colour, marker=marker, linestyle=dash, label=label)
     sizes = sorted({row["n"] for row in rows})
     power = 2 if what == "time" else 1
-    start = min(row[key] for row in rows if row["n"] == sizes[0])
-    guide = [start * (size / sizes[0]) ** power / 1.6 for size in sizes]
-    axes.loglog(sizes, guide, color="0.6", linewidth=1, label=f"n^{power}, to compare")
+    end = min(row[key] for row in rows if row["n"] == sizes[-1]) / 2
+    guide = [end * (size / sizes[-1]) ** power for size in sizes]
+    axes.loglog(sizes, guide, color="0.6", linewidth=1, label=f"$n^{power}$, to compare")
     axes.set_xlabel("batch size n (pairs)")
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    ticker = import_module("matplotlib.ticker")
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axes.minorticks_off()
     axes.grid(which="major", color="0.9")
     axes.legend(frameon=False)
