@@ -131,14 +131,15 @@ def geomloss_iterations(x: Tensor, y: Tensor, eps: float, tol: float, most: int 
         f, g = peers.geomloss(x, y, eps, iterations=steps)
         return marginal_error(((f[:, None] + g - 1 + x @ y.T) / eps).exp() / len(x) ** 2, 1)
 
-    before, steps = (8, error(8)), 16
-    while True:
+    steps, more = 4, 4
+    found = error(steps)
+    while found > tol and steps < most:
+        before, taken = found, min(more, most - steps)
+        steps += taken
         found = error(steps)
-        if found <= tol or steps >= most:
-            return steps, found
-        rate = math.log(before[1] / found) / (steps - before[0])
-        needed = math.ceil(1.05 * math.log(found / tol) / max(rate, 1e-6))
-        before, steps = (steps, found), min(steps + min(needed, 2 * steps), most)
+        rate = max(math.log(before / found) / taken, 1e-6)
+        more = min(math.ceil(1.05 * max(math.log(found / tol), 0) / rate), 2 * steps)
+    return steps, found
 
 
 def warm_starts(
