@@ -71,8 +71,8 @@ def data_of(run: Run | None, given: dict[str, str]) -> Data:
     # scenes have one size, and are small enough for any encoder
     size = weights_of(run)[2][1] if run and data.name != "scenes" else None
     chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
-    numbers = {key: _value(chosen[key]) for key in ("size", "limit") if key in chosen}
-    changed: dict[str, Any] = {"size": size, "limit": None, **chosen, **numbers}
+    changed: dict[str, Any] = {"size": size, "limit": None}
+    changed |= {key: _value(value) if key in changed else value for key, value in chosen.items()}
     return dataclasses.replace(data, **changed)
 
 
@@ -91,6 +91,8 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
     data = data_of(run, given)
     usual = "cifar10c" if data.name == "cifar10c" else "linear-fast"
     protocol = one_of("protocol", given.get("protocol", usual), (*PROTOCOLS, *SPECIAL))
+    if data.name == "cifar10c" and protocol != "cifar10c":
+        raise ValueError(f"protocol={protocol} needs a training split, which cifar10c has not; use protocol=cifar10c")
     if run:
         run.check_writable()
     network = load(run.path) if run else None
