@@ -23,7 +23,7 @@ STOREYS = [
     ("proximal",),
     ("alignment",),
     ("methods",),
-    ("functional",),
+    ("functional", "caching"),
     ("public",),
     ("__init__",),
     ("verify",),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 
+import lightning.pytorch.loggers
 import pytest
 import torch
 from torch import nn
 
 import gcalign
 from gcalign.data.images import InMemory
-from gcalign.training import runs
+from gcalign.training import loggers, runs
 from gcalign.training.config import configured
 from gcalign.training.module import Pretraining, lr_at
 from gcalign.training.stream import Stream
@@ -101,6 +104,68 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, mo
     assert_same(weights(finished), weights(whole))
 
 
+def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, monkeypatch, capsys):
+    config = config_for(tmp_path)
+    honest, handler = Keeper.on_train_batch_end, signal.getsignal(signal.SIGINT)
+
+    def pressed(self, trainer, module, outputs, batch, batch_idx):
+        honest(self, trainer, module, outputs, batch, batch_idx)
+        if batch.step + 1 == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Keeper, "on_train_batch_end", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, images=pictures())
+    monkeypatch.setattr(Keeper, "on_train_batch_end", honest)
+    assert "interrupted at step 5 of 6; the same command goes on at step 4" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is handler
+    finished = train(config, images=pictures(), quiet=True)
+    assert_same(weights(finished), weights(train(config_for(tmp_path / "whole"), images=pictures(), quiet=True)))
+
+
+def test_a_disk_that_fills_up_leaves_the_checkpoint_before_and_a_run_that_goes_on(tmp_path, monkeypatch):
+    config = config_for(tmp_path)
+    run, real, calls = runs.Run.of(config), os.fsync, []
+
+    def fills(descriptor):
+        calls.append(descriptor)
+        if len(calls) > 2:  # the config and the first checkpoint had room
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fills)
+    with pytest.raises(ValueError, match=r"stopped at step 4 of 6: .*No space left on device; .* goes on at step 2"):
+        train(config, images=pictures(), quiet=True)
+    monkeypatch.setattr(os, "fsync", real)
+    assert not [path for path in run.path.iterdir() if path.name.endswith(".part")]
+    finished = train(config, images=pictures(), quiet=True)
+    assert_same(weights(finished), weights(train(config_for(tmp_path / "whole"), images=pictures(), quiet=True)))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    def refused(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(runs.Path, "mkdir", refused)
+    with pytest.raises(ValueError, match=r"Permission denied.*; choose a folder that can be written with runs="):
+        train(config_for(tmp_path / "runs"), images=pictures(), quiet=True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_lost_weights_are_made_again(tmp_path):
+    config = config_for(tmp_path)
+    run = train(config, images=pictures(), quiet=True)
+    before = run.weights_file.read_bytes()
+    run.weights_file.write_bytes(before[:1000])
+    with pytest.raises(ValueError, match=r"weights\.safetensors cannot be read .*delete it to start this run again"):
+        gcalign.load(run.path)
+    run.weights_file.unlink()
+    assert train(config, images=pictures(), quiet=True).weights_file.read_bytes() == before
+    run.config_file.write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json cannot be read .*the command that started this run"):
+        run.config()
+
+
 def test_a_finished_run_is_not_run_again(tmp_path, capsys):
     config = config_for(tmp_path)
     run = train(config, images=pictures(), quiet=True)
@@ -119,13 +184,14 @@ def test_the_folder_is_named_by_what_decides_the_weights(tmp_path):
 
 @pytest.mark.parametrize("layout", ["cross", "joint"])
 @pytest.mark.parametrize("name", gcalign.methods.names())
-def test_every_method_trains_in_both_layouts(tmp_path, name, layout):
-    run = train(
-        config_for(tmp_path, f"method={name}", f"method.layout={layout}", "epochs=1"), images=pictures(), quiet=True
-    )
-    losses = [r["loss"] for r in run.results()]
-    assert losses
-    assert all(torch.isfinite(torch.tensor(losses)))
+def test_every_method_trains_in_both_layouts_on_the_embedded_data(tmp_path, name, layout):
+    words = ("data=scenes", "data.limit=32", f"method={name}", f"method.layout={layout}", "epochs=1", "log_every=1")
+    run = train(config_for(tmp_path, *words), quiet=True)
+    losses = torch.tensor([r["loss"] for r in run.results()])
+    assert losses.shape == (2,)
+    assert losses.isfinite().all()
+    before = Pretraining(run.config(), (3, 24, 24), lambda x, seed: x, total=2).encoder.state_dict()
+    assert any(not torch.equal(before[k], v) for k, v in gcalign.load(run.path).state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["ince", "gca-uot", "iot", "supcon"])
@@ -202,6 +268,46 @@ def test_online_knn_is_recorded_and_changes_nothing(tmp_path):
     assert_same(weights(watched), weights(alone))
 
 
+def scalars(path):
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    return [{name: value for name, value in row.items() if name != "images/s"} for row in rows]
+
+
+def test_any_lightning_logger_sees_the_same_scalars_and_changes_nothing(tmp_path):
+    by_class = ("logger=lightning.pytorch.loggers:CSVLogger", "logger_args.name=mine", "logger_args.version=a")
+    words = {"csv": ("logger=csv",), "class": by_class, "none": ("logger=none",), "tensorboard": ()}
+    configs = {name: config_for(tmp_path / name, *given) for name, given in words.items()}
+    assert len({config.folder for config in configs.values()}) == 1
+    made = {name: train(config, images=pictures(), quiet=True) for name, config in configs.items()}
+    seen = scalars(made["csv"].path / "csv" / "metrics.csv")
+    assert {"loss", "alignment", "uniformity", "lr", "plan/mass"} <= seen[0].keys()
+    assert scalars(made["class"].path / "mine" / "a" / "metrics.csv") == seen
+    assert sorted(p.name for p in made["none"].path.iterdir()) == [
+        "config.json", "done", "results.jsonl", "weights.safetensors"
+    ]  # fmt: skip
+    assert list((made["tensorboard"].path / "tensorboard").glob("events*"))
+    assert len({run.weights_file.read_bytes() for run in made.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("logger", "arguments", "named"),
+    [("wandb", "WandbLogger", {"name", "version", "project"}), ("mlflow", "MLFlowLogger", {"run_name"})],
+)
+def test_loggers_of_other_packages_are_given_the_run(tmp_path, monkeypatch, logger, arguments, named):
+    given = {}
+
+    class Recorder(lightning.pytorch.loggers.CSVLogger):
+        def __init__(self, **arguments):
+            given.update(arguments)
+
+    monkeypatch.setattr(loggers, "find_spec", lambda package: package)
+    monkeypatch.setattr(lightning.pytorch.loggers, arguments, Recorder)
+    loggers.logger_of(logger, {"offline": True}, tmp_path / "run")
+    assert named | {"save_dir", "offline"} <= given.keys()
+    assert "run" in given.values()
+
+
 def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, monkeypatch):
     config = config_for(tmp_path)
     real = runs.files.os.fsync
@@ -240,6 +346,9 @@ def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
         (["pairs.noise=1.5"], "pairs.noise=1.5 must be a share"),
         (["batch_size=10", "accumulate=3"], "must divide"),
         (["method=byol", "pairs.views=3"], "must be 2 for byol"),
+        (["logger=csvv"], "did you mean 'csv'.*module:Class"),
+        (["logger=no_such_package:Logger"], "cannot be imported .*pip install"),
+        (["logger=json:loads"], "must be a class of Lightning loggers"),
     ],
 )
 def test_bad_configs_are_refused_before_anything_is_written(tmp_path, words, message):
@@ -248,11 +357,26 @@ def test_bad_configs_are_refused_before_anything_is_written(tmp_path, words, mes
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_logger_that_is_not_installed_or_has_no_such_argument_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(loggers, "find_spec", lambda package: None)
+    with pytest.raises(ValueError, match=r"logger=wandb needs the package wandb, .*pip install wandb"):
+        config_for(tmp_path, "logger=wandb")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"logger_args={'nme': 'x'} cannot be made .*it takes save_dir, name"):
+        train(config_for(tmp_path, "logger=csv", "logger_args.nme=x"), images=pictures(), quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_impossible_runs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="batch_size=64 must be at most the 40 images"):
         train(config_for(tmp_path, "batch_size=64"), images=pictures(), quiet=True)
-    with pytest.raises(ValueError, match="reads labels, and the data set has none"):
+    with pytest.raises(ValueError, match="reads labels, and tiny has none"):
         train(config_for(tmp_path, "method=supcon"), images=pictures(labels=False), quiet=True)
+    with pytest.raises(ValueError, match="online kNN needs"):
+        train(config_for(tmp_path, "knn_every=1"), images=pictures(labels=False), quiet=True)
+    with pytest.raises(ValueError, match=r"accelerator=gpu devices=1 .*accelerator=cpu"):
+        train(config_for(tmp_path, "accelerator=gpu"), images=pictures(), quiet=True)
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="must be a folder with a config"):
         gcalign.load(tmp_path / "nowhere")
 
@@ -268,26 +392,25 @@ def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_goes_on_to_the_same_weights(tmp_path):
-    words = ["method=gca-uot", "data=scenes", "data.limit=256", "epochs=12", "batch_size=64", "checkpoint_every=3",
+    words = ["method=gca-uot", "data=scenes", "data.limit=256", "epochs=30", "batch_size=64", "checkpoint_every=3",
              "log_every=3", "model.width=0.25", "model.hidden=64", "model.out=16", "accelerator=cpu"]  # fmt: skip
 
-    def start(folder):
-        return subprocess.Popen([sys.executable, "-m", "gcalign.cli", "train", *words, f"runs={folder}"])
+    def start(folder, *more):
+        return subprocess.Popen([sys.executable, "-m", "gcalign.cli", "train", *words, f"runs={folder}", *more])
+
+    def steps():
+        return [runs.checkpoint_step(runs.Run(p.parent)) for p in (tmp_path / "parts").glob("*/config.json")]
 
     assert start(tmp_path / "whole").wait() == 0
-    killed = 0
-    for attempt in range(20):
-        process = start(tmp_path / "parts")
-        try:
-            process.wait(timeout=6 + 1.7 * (attempt % 4))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            killed += 1
-            time.sleep(0.1)
-            continue
-        assert process.returncode == 0
-        break
-    assert killed
+    later = random.Random(0)
+    for _ in range(4):
+        before, process = steps() or [0], start(tmp_path / "parts", "checkpoint_every=1")
+        while (steps() or [0]) == before:
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(later.uniform(0, 0.3))  # as likely as not while a checkpoint is written
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert start(tmp_path / "parts").wait() == 0
     (a,), (b,) = (list((tmp_path / part).glob("*/weights.safetensors")) for part in ("whole", "parts"))
     assert a.read_bytes() == b.read_bytes()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 
+import numpy
 import pytest
+from PIL import Image
 
 from gcalign.cli import main
 from gcalign.report.page import Cell, Grid, Section, page
@@ -54,10 +56,82 @@ def test_embeddings_are_a_table_of_features_with_labels(run, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     path = use.embed([f"run={run.path}", "split=test"], str(tmp_path / "features.parquet"))
     table = pq.read_table(path)
-    assert table.num_rows == 256
+    assert table.num_rows == 500  # the whole split, whatever the run was limited to
     assert {"index", "label", "domain", "f0"} <= set(table.column_names)
     assert all(map(math.isfinite, table["f0"].to_pylist()))
     assert [p.name for p in tmp_path.iterdir()] == ["features.parquet"]
+
+
+def test_a_folder_is_embedded_whole_and_by_name_but_for_images_that_cannot_be_read(run, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for k in range(5):
+        Image.new("RGB", (40, 30 + k), (50 * k, 0, 0)).save(folder / f"{k}.png")
+    (folder / "2.png").write_bytes((folder / "2.png").read_bytes()[:60])
+    words = [f"run={run.path}", "data=folder", f"data.root={folder}"]
+    with pytest.warns(UserWarning, match=r"2\.png"):
+        table = pq.read_table(use.embed(words, str(tmp_path / "features.parquet")))
+    assert [name[-5:] for name in table["image"].to_pylist()] == ["0.png", "1.png", "3.png", "4.png"]
+    assert "label" not in table.column_names
+    with pytest.raises(ValueError, match=r"2\.png"):
+        use.embed([*words, "data.on_error=raise"], str(tmp_path / "none.parquet"))
+    assert not (tmp_path / "none.parquet").exists()
+    with (
+        pytest.warns(UserWarning, match="unreadable"),
+        pytest.raises(ValueError, match="no labels, which protocol=knn"),
+    ):
+        use.probe([*words, "protocol=knn"])
+
+
+def test_an_encoder_is_fine_tuned_on_a_copy(run):
+    before = run.weights_file.read_bytes()
+    result = use.probe([f"run={run.path}", "protocol=finetune", "epochs=1", "lr=[0.1,0.01]", "data.limit=60"])
+    assert result.hyperparameters["lr"] in (0.1, 0.01)
+    assert (result.n_train, result.n_test) == (60, 60)
+    assert run.weights_file.read_bytes() == before
+
+
+def test_a_run_is_fitted_on_what_it_was_trained_on_and_tested_on_all(run):
+    result = use.probe([f"run={run.path}", "protocol=knn"])
+    assert (result.n_train, result.n_test) == (256, 500)
+
+
+def test_cifar10c_is_probed_in_every_cell(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(use.corruptions, "names", lambda: ("fog", "frost"))
+    for name in ("fog", "frost"):
+        numpy.save(tmp_path / f"{name}.npy", numpy.random.default_rng(0).integers(0, 255, (200, 32, 32, 3), "uint8"))
+    numpy.save(tmp_path / "labels.npy", numpy.arange(200) % 2)
+    words = [f"run={run.path}", "data=cifar10c", f"data.root={tmp_path}"]
+    result = use.probe([*words, "epochs=2"])
+    assert sorted(result.parts) == sorted(f"{name} {k}" for name in ("fog", "frost") for k in range(1, 6))
+    assert result.labels_used == 4  # a tenth of forty
+    with pytest.raises(ValueError, match="cifar10c has not; use protocol=cifar10c"):
+        use.probe([*words, "protocol=knn"])
+
+
+def test_a_result_that_cannot_be_recorded_is_not_sought(run, monkeypatch):
+    def refused(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(use.Run, "results_file", type("Path", (), {"open": refused})())
+    with pytest.raises(ValueError, match=r"cannot record results .*make it writable"):
+        use.probe([f"run={run.path}"])
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("k=many", "k='many' must be a whole number"),
+        ("seed=x", "seed='x' must be a whole number"),
+        ("device=nowhere", "device=nowhere cannot be used .*device=cpu always can"),
+        ("l2=0.1", "option of knn='l2' is unknown; known: k, temperature"),
+        ("data.limit=0", "limit=0 must be at least 1|size=0 must be at least 1"),
+    ],
+)
+def test_bad_words_of_a_probe_are_refused(run, word, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        use.probe([f"run={run.path}", "protocol=knn", word])
 
 
 def test_runs_are_listed_with_their_state(run, capsys):

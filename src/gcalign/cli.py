@@ -166,17 +166,15 @@ def _list(parser: Parser) -> Run:
     return run
 
 
-@command("bench", "measure speed against named baselines", example="gcalign bench data --json data.json")
+@command(
+    "bench",
+    "measure losses and solvers against InfoNCE and installed peers, memory, scaling, data and processes",
+    example="gcalign bench losses --n 4096 --json losses.json",
+)
 def _bench(parser: Parser) -> Run:
-    parser.add_argument("what", choices=("data",), help="data: views per second, and where a training step goes")
-    parser.add_argument("--json", metavar="PATH", help="write the figures there as JSON")
+    from gcalign.bench.arguments import declare  # as light as this module
 
-    def run(args: argparse.Namespace) -> None:
-        from gcalign.bench.data import bench_data
-
-        bench_data(args.json, progress=sys.stderr.isatty())
-
-    return run
+    return declare(parser)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from gcalign import functional, methods, metrics
 from gcalign.alignment import Alignment, Objective, Symmetric
+from gcalign.caching import cached_backward
 from gcalign.constraints import (
     BlockSums,
     Capacity,
@@ -62,6 +63,7 @@ __all__ = [
     "TotalVariation",
     "Uniformity",
     "Weighted",
+    "cached_backward",
     "functional",
     "method",
     "methods",

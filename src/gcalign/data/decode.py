@@ -122,6 +122,7 @@ class OnDemand(Images):
         self.domains = None if records.domains is None else records.domains[torch.from_numpy(rows)]
         self.classes, self.domain_names = records.classes, records.domain_names
         self.mean, self.std = tuple(mean), tuple(std)
+        self.places = tuple(records.encoded.where(int(row)) for row in rows)
         self._encoded, self._rows, self._on_error = records.encoded.mapped(), rows, on_error
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ class Images(ABC):
     domain_names: tuple[str, ...]
     mean: tuple[float, ...]  # of each channel, in [0, 1], for normalisation
     std: tuple[float, ...]
+    places: tuple[str, ...] = ()  # the file of each, or its row in one, where there are files
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -49,6 +50,7 @@ class InMemory(Images):
         domain_names: Sequence[str] = (),
         mean: Sequence[float] = (0.5, 0.5, 0.5),
         std: Sequence[float] = (0.25, 0.25, 0.25),
+        places: Sequence[str] = (),
     ) -> None:
         if pixels.dim() != 4 or pixels.dtype != torch.uint8:
             raise ValueError(f"pixels {tuple(pixels.shape)} {pixels.dtype} must be [N, C, H, W] uint8")
@@ -57,7 +59,7 @@ class InMemory(Images):
         self.shape = (pixels.shape[1], pixels.shape[2], pixels.shape[3])
         self.labels, self.domains = labels, domains
         self.classes, self.domain_names = tuple(classes), tuple(domain_names)
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.mean, self.std, self.places = tuple(mean), tuple(std), tuple(places)
 
     def __len__(self) -> int:
         return len(self.pixels)

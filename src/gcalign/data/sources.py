@@ -17,10 +17,10 @@ from gcalign.data.catalogue import SOURCES, WORDS, Found, Request, Source, find,
 from gcalign.data.decode import OnDemand, decode, report, short_side, statistics
 from gcalign.data.encoded import Arrays, Encoded, Raw, Records, Rows
 from gcalign.data.images import Images, InMemory
-from gcalign.data.splits import holdout, labels_of, split_validation, strata, subset
+from gcalign.data.splits import labels_of, strata, stratified, subset
 from gcalign.errors import count, one_of
 
-__all__ = ["SOURCES", "Source", "labels_of", "load", "names", "register", "split_validation"]
+__all__ = ["SOURCES", "Source", "labels_of", "load", "names", "register"]
 
 MEMORY = 2 * 2**30  # bytes of decoded images that are held; more stay on disk
 MEASURED = 2000  # images from which mean and standard deviation are taken where none are published
@@ -165,6 +165,7 @@ def load(
         domain_names=records.domain_names,
         mean=mean,
         std=std,
+        places=[records.encoded.where(int(row)) for row in rows],
     )
 
 
@@ -232,11 +233,12 @@ def _choose(found: Found, source: Source, split: str, split_seed: int) -> tuple[
         rows: Rows = np.arange(len(records.encoded))
         if split == "all":
             return records, rows
-        kept, held = holdout(_strata(records, rows), source.share, split_seed)
+        kept, held = stratified(_strata(records, rows), source.share, split_seed)
         return records, (held if split == "test" else kept).numpy()
     if word is None:
-        remedy = "hold some out with split_validation" if split == "validation" else "add its files beside the others"
-        raise ValueError(f"{source.name} has no split {split!r} here, only {', '.join(found)}; {remedy}")
+        raise ValueError(
+            f"{source.name} has no split {split!r} here, only {', '.join(found)}; name one of those, or add its files"
+        )
     records = found[word]()
     return records, np.arange(len(records.encoded))
 

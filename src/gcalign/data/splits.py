@@ -1,11 +1,13 @@
-"""Which images: balanced subsets and stratified splits, each the same whenever the seed is."""
+"""Which images: balanced subsets, stratified splits and draws of labels, each the same whenever the seed is."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from gcalign.data.encoded import some
 from gcalign.data.images import Images
+from gcalign.errors import count
 
 
 def strata(labels: Tensor | None, domains: Tensor | None, n: int) -> Tensor:  # -> [n] int64
@@ -17,50 +19,62 @@ def strata(labels: Tensor | None, domains: Tensor | None, n: int) -> Tensor:  # 
     return torch.unique(group, return_inverse=True)[1]
 
 
-def _shuffled_ranks(group: Tensor, generator: torch.Generator) -> Tensor:
-    """A random place 0, 1, … for each image among those of its group."""
-    order = torch.randperm(len(group), generator=generator)
-    order = order[torch.argsort(group[order], stable=True)]
-    sizes = torch.bincount(group)
-    starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
-    ranks = torch.empty_like(group)
-    ranks[order] = torch.arange(len(group)) - starts
-    return ranks
-
-
 def subset(group: Tensor, limit: int, seed: int) -> Tensor:  # -> [limit] ascending
     """`limit` images with the groups as even as they can be; a smaller limit gives a part of a larger one."""
     generator = torch.Generator().manual_seed(seed)
-    ranks = _shuffled_ranks(group, generator)
-    # every group's first, then every group's second, …; an exhausted group leaves its places to the others
-    turn = torch.randperm(int(group.max()) + 1, generator=generator)
-    order = torch.argsort(ranks * len(turn) + turn[group])
-    return order[:limit].sort().values
-
-
-def holdout(group: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices kept and indices held out, ascending: `share` of the whole, and of each group to within one image."""
-    generator = torch.Generator().manual_seed(seed)
-    ranks = _shuffled_ranks(group, generator).double()
+    order = torch.randperm(len(group), generator=generator)
+    order = order[torch.argsort(group[order], stable=True)]
     sizes = torch.bincount(group)
-    # an offset for each group, so that groups of a single image are not all held out or all kept
-    offset = torch.rand(len(sizes), generator=generator, dtype=torch.float64)
-    order = torch.argsort((ranks + offset[group]) / sizes[group])
-    held = round(share * len(group))
-    return order[held:].sort().values, order[:held].sort().values
+    ranks = torch.empty_like(group)  # a random place 0, 1, … for each image among those of its group
+    ranks[order] = torch.arange(len(group)) - torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+    # every group's first, then every group's second, …; an exhausted group leaves its places to the others
+    turn = torch.randperm(len(sizes), generator=generator)
+    return torch.argsort(ranks * len(turn) + turn[group])[:limit].sort().values
 
 
-def split_validation(images: Images, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices to train on and to validate on, the latter `share` of the images; stratified where there are labels."""
+def stratified(group: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:  # indices kept, indices held out
+    """Holds out a random `share` of each group, ascending: of two or more images at least one and never all."""
     if not 0 < share < 1:
-        raise ValueError(f"share={share} must lie between 0 and 1; 0.1 keeps a tenth for validation")
-    kept, held = holdout(strata(images.labels, images.domains, len(images)), share, seed)
-    if not len(kept) or not len(held):
+        raise ValueError(f"share={share} must lie between 0 and 1; 0.1 is usual for validation")
+    groups, sizes = torch.unique(group, return_counts=True)
+    wanted = (sizes.double() * share).round().long().clamp(min=1).minimum(sizes - 1)
+    if not wanted.sum():
         raise ValueError(
-            f"share={share} of {len(images)} images leaves {len(kept)} to train and {len(held)} to validate on; "
-            "both need at least one: take more images or another share"
+            f"{len(group)} image(s) in {len(groups)} group(s) leave none to hold out; a group of one stays whole: take "
+            "more images of each"
         )
-    return kept, held
+    held = torch.zeros(len(group), dtype=torch.bool)
+    held[_members(group, groups, wanted, torch.Generator().manual_seed(seed))] = True
+    return (~held).nonzero().squeeze(1), held.nonzero().squeeze(1)
+
+
+def drawn(labels: Tensor, *, shots: int | None, total: int | None, seed: int) -> Tensor:  # indices, ascending
+    """`shots` random samples of each class, or `total` spread over the classes as evenly as it goes."""
+    if (shots is None) == (total is None):
+        raise ValueError(f"shots={shots} and labels={total}: give one, labels of each class or labels in all")
+    classes, sizes = torch.unique(labels, return_counts=True)
+    generator = torch.Generator().manual_seed(seed)
+    wanted = torch.full_like(sizes, count("shots", shots, "labels of each class") if shots is not None else 0)
+    if total is not None:
+        count("labels", total, f"there are {len(classes)} classes, and each needs one", least=len(classes))
+        wanted += total // len(classes)
+        wanted[torch.randperm(len(classes), generator=generator)[: total % len(classes)]] += 1
+    short = classes[sizes < wanted].tolist()
+    if short:
+        raise ValueError(
+            f"classes {some(short)} have fewer than {int(wanted.max())} samples (the smallest class has "
+            f"{int(sizes.min())}); ask for fewer labels"
+        )
+    return _members(labels, classes, wanted, generator).sort().values
+
+
+def _members(group: Tensor, groups: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
+    """So many random members of each group."""
+    chosen = []
+    for value, want in zip(groups.tolist(), wanted.tolist(), strict=True):
+        members = (group == value).nonzero().squeeze(1)
+        chosen.append(members[torch.randperm(len(members), generator=generator)[:want]])
+    return torch.cat(chosen)
 
 
 def labels_of(images: Images, purpose: str) -> Tensor:  # -> [N] int64
@@ -68,6 +82,6 @@ def labels_of(images: Images, purpose: str) -> Tensor:  # -> [N] int64
     if images.labels is None:
         raise ValueError(
             f"{images.name} ({images.split}) has no labels, which {purpose} needs; put the images in one folder per "
-            "class, or add a label column to the parquet file"
+            "class, add a label column to the parquet file, or name labelled data with data="
         )
     return images.labels

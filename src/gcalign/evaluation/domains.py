@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
+from gcalign.data.splits import stratified
 from gcalign.evaluation.classifiers import descent, squared_error
+from gcalign.evaluation.labels import checked_labels
 from gcalign.evaluation.protocols import linear
 from gcalign.evaluation.results import Fitted, Result, judged, spread
-from gcalign.evaluation.splits import checked_labels, stratified
 
 
 def least_squares(
@@ -40,11 +42,9 @@ def domain_probe(
     seed: int = 0,
     test_share: float = 0.3,
     names: Sequence[str] = (),
-    lr: float = 5e-5,
-    epochs: int = 3000,
-    batch_size: int | None = None,
+    **options: Any,
 ) -> Result:
-    """How well the domain can be told: 70 % of each to train on, 30 % to test on."""
+    """How well the domain can be told: 70 % of each to train on, 30 % to test on; with options of `least_squares`."""
     known = _known(domains, len(features))
     train, test = stratified(known, test_share, seed)
     return judged(
@@ -57,9 +57,7 @@ def domain_probe(
         seed=seed,
         split=f"{test_share:.0%} of each domain",
         names=names,
-        lr=lr,
-        epochs=epochs,
-        batch_size=batch_size,
+        **options,
     )
 
 
@@ -71,11 +69,12 @@ def leave_one_domain_out(
     seed: int = 0,
     names: Sequence[str] = (),
     domain_names: Sequence[str] = (),
-    lr: float = 5e-5,
-    epochs: int = 3000,
-    batch_size: int | None = None,
+    **options: Any,
 ) -> Result:
-    """Classes in a domain never trained on: each domain is the test set once (`parts`); the accuracy is their mean."""
+    """Classes in a domain never trained on: each domain is the test set once (`parts`); the accuracy is their mean.
+
+    `options` are those of `least_squares`.
+    """
     known = _known(domains, len(features))
     labels = checked_labels(labels, len(features), "probe")
     present = known.unique().tolist()
@@ -95,9 +94,7 @@ def leave_one_domain_out(
             seed=seed,
             split=f"domain {name}",
             names=names,
-            lr=lr,
-            epochs=epochs,
-            batch_size=batch_size,
+            **options,
         )
     return _mean(results, "each domain in turn")
 
@@ -110,10 +107,12 @@ def corruption_probe(
     share: float = 0.1,
     names: Sequence[str] = (),
     epochs: int = 50,
-    lr: float = 0.2,
-    batch_size: int = 512,
+    **options: Any,
 ) -> Result:
-    """CIFAR-10-C as in app:corruptset: a linear layer on 10 % of each corrupted set, tested on the rest; the mean."""
+    """CIFAR-10-C as in app:corruptset: a linear layer on 10 % of each corrupted set, tested on the rest; the mean.
+
+    `options` are those of `linear`.
+    """
     if not features:
         raise ValueError("there is no corrupted set; give the features of at least one")
     results = {}
@@ -131,8 +130,7 @@ def corruption_probe(
             split=f"the other {1 - share:.0%} of {corruption}",
             names=names,
             epochs=epochs,
-            lr=lr,
-            batch_size=batch_size,
+            **options,
         )
     return _mean(results, f"the other {1 - share:.0%} of each corruption")
 

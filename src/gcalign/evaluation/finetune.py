@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gcalign.data.images import Images
+from gcalign.data.splits import stratified
 from gcalign.errors import count, positive
 from gcalign.evaluation.features import outputs, pixels
 from gcalign.evaluation.results import Fitted
-from gcalign.evaluation.splits import stratified
 from gcalign.models.state import seeded
 
 
@@ -43,36 +43,37 @@ def finetune(
     classes: int,
     seed: int,
     encoder: nn.Module,
-    lrs: Sequence[float] = (0.1, 0.01, 0.001),
+    lr: float | Sequence[float] = (0.1, 0.01, 0.001),
     epochs: int = 10,
     batch_size: int = 256,
     validation: float = 0.1,
     device: str | torch.device = "cpu",
 ) -> Fitted:
-    """Encoder and linear layer by SGD with a cosine rate on un-augmented images; the rate is chosen on validation."""
-    if not lrs:
-        raise ValueError("lrs is empty; give one learning rate or more")
-    for lr in lrs:
-        positive("lr", lr, "0.01 suits a pretrained encoder")
+    """Encoder and linear layer by SGD with a cosine rate on un-augmented images; of several, validation chooses."""
+    rates = tuple(lr) if isinstance(lr, Sequence) else (lr,)
+    if not rates:
+        raise ValueError("lr=[] is empty; give one learning rate or more")
+    for rate in rates:
+        positive("lr", rate, "0.01 suits a pretrained encoder")
     count("epochs", epochs, "10 is the default")
     count("batch_size", batch_size, "BatchNorm needs 2 images", least=2)
 
-    def tuned(images: Images, codes: Tensor, lr: float) -> nn.Module:
+    def tuned(images: Images, codes: Tensor, rate: float) -> nn.Module:
         return _tuned(
-            encoder, images, codes, classes, lr, epochs=epochs, batch_size=batch_size, seed=seed, device=device
+            encoder, images, codes, classes, rate, epochs=epochs, batch_size=batch_size, seed=seed, device=device
         )
 
-    score, best = None, lrs[0]
-    if len(lrs) > 1:
+    score, best = None, rates[0]
+    if len(rates) > 1:
         rest, held = stratified(y, validation, seed)
         scores = []
-        for lr in lrs:
-            model = tuned(Subset(x, rest), y[rest], lr)
+        for rate in rates:
+            model = tuned(Subset(x, rest), y[rest], rate)
             scores.append((_codes(model, Subset(x, held), device) == y[held]).double().mean().item())
         score = max(scores)
-        best = lrs[scores.index(score)]
+        best = rates[scores.index(score)]
     model = tuned(x, y, best)
-    settings = {"lr": best, "lrs": list(lrs), "epochs": epochs, "batch_size": batch_size}
+    settings = {"lr": best, "tried": list(rates), "epochs": epochs, "batch_size": batch_size}
     return Fitted({"test": lambda images: _codes(model, images, device)}, settings, len(y), score)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gcalign.data.images import Images
+from gcalign.data.splits import drawn, stratified
 from gcalign.errors import count, one_of
 from gcalign.evaluation.classifiers import Affine, descent, logistic, neighbours, standardisation
 from gcalign.evaluation.features import extract, unchanged
 from gcalign.evaluation.finetune import finetune
+from gcalign.evaluation.labels import checked_labels
 from gcalign.evaluation.results import Fit, Fitted, Inputs, Result, judged
-from gcalign.evaluation.splits import checked_labels, drawn, stratified
 
 # relative to the mean loss, so the same grid suits any number of samples; strongest first: it wins ties
 L2_GRID = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
@@ -151,13 +151,8 @@ def evaluate(
     **options: Any,
 ) -> Result:
     """Fits `protocol` on features (or Images, for those that start there) and scores it on `test`."""
-    chosen = PROTOCOLS[one_of("protocol", protocol, PROTOCOLS)]
-    known = [name for name in inspect.signature(chosen.fit).parameters if name not in ("x", "y", "classes", "seed")]
-    for name in options:
-        one_of(f"option of {protocol}", name, known)
-    return judged(
-        protocol, chosen.fit, train, train_labels, test, test_labels, seed=seed, split=split, names=names, **options
-    )
+    fit = PROTOCOLS[one_of("protocol", protocol, PROTOCOLS)].fit
+    return judged(protocol, fit, train, train_labels, test, test_labels, seed=seed, split=split, names=names, **options)
 
 
 def probe(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from gcalign.data.images import Images
-from gcalign.evaluation.splits import checked_labels, encoded
+from gcalign.errors import one_of
+from gcalign.evaluation.labels import checked_labels, encoded
 
 Inputs = TypeVar("Inputs", Tensor, Images)
 
@@ -67,6 +69,8 @@ def judged(
     **options: Any,
 ) -> Result:
     """Fits on `train` and scores on `test`; `fit` is never given the test labels."""
+    for name in options:
+        one_of(f"option of {protocol}", name, options_of(fit))
     train_y = checked_labels(train_labels, len(train), "train")
     test_y = checked_labels(test_labels, len(test), split)
     if len(test) == 0:
@@ -101,6 +105,11 @@ def judged(
         n_train=len(train),
         n_test=len(test),
     )
+
+
+def options_of(fit: Fit) -> list[str]:
+    """What may be chosen of a fit: the arguments that are not its inputs."""
+    return [name for name in inspect.signature(fit).parameters if name not in ("x", "y", "classes", "seed")]
 
 
 def spread(values: Sequence[float] | Any) -> float | None:

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gcalign import methods
 from gcalign.data.sources import names as data_names
 from gcalign.errors import count, did_you_mean, one_of, positive
+from gcalign.training import loggers
 
 DATA = tuple(name for name in data_names() if name != "cifar10c")  # that one is for testing
 VIEWS = ("plain", "C0", "C1", "C2", "C3")
@@ -32,6 +33,7 @@ _SHOWN = (
     "log_every",
     "checkpoint_every",
     "logger",
+    "logger_args",
     "knn_every",
     "accelerator",
     "workers",
@@ -103,7 +105,8 @@ class Config:
     accelerator: str = "auto"
     workers: int = 0
     augment_in: str = "device"  # or in the loader's "workers"
-    logger: str = "tensorboard"  # or "csv"
+    logger: str = "tensorboard"  # csv, wandb, mlflow, none, or module:Class of a Lightning logger
+    logger_args: dict[str, Any] = field(default_factory=dict)  # over those it is given here
     knn_every: int = 0  # epochs between online kNN accuracies on held-out training images; 0 is never
     log_every: int = 10
     checkpoint_every: int = 100
@@ -115,7 +118,7 @@ class Config:
         one_of("method", self.method["name"], methods.names())
         one_of("views", self.view_name, VIEWS)
         one_of("augment_in", self.augment_in, ("device", "workers"))
-        one_of("logger", self.logger, ("tensorboard", "csv"))
+        loggers.check(self.logger)
         count("knn_every", self.knn_every, "0 is never", least=0)
         one_of("target.name", self.target.name, ("default", "labels", "blocks"))
         one_of("optimizer.name", self.optimizer.name, ("adam", "sgd"))
@@ -144,18 +147,7 @@ class Config:
     @property
     def identity(self) -> dict[str, Any]:
         """What the weights depend on."""
-        shown = (
-            "accelerator",
-            "workers",
-            "augment_in",
-            "logger",
-            "knn_every",
-            "log_every",
-            "checkpoint_every",
-            "name",
-            "runs",
-        )
-        return {key: value for key, value in self.as_dict().items() if key not in shown}
+        return {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
 
     @property
     def hash(self) -> str:
@@ -247,7 +239,8 @@ def configured(overrides: Sequence[str]) -> Config:
     groups = {word.partition("=")[0]: word.partition("=")[2] for word in given}
     one_of("method", groups.setdefault("method", "gca-ince"), methods.names())
     data = groups.setdefault("data", "scenes")
-    rest = [word for word in overrides if word not in given]
+    # a logger's arguments are the one part with keys of its own
+    rest = [f"++{word}" if word.startswith("logger_args.") else word for word in overrides if word not in given]
     if "/" in data:  # any name on the hub
         groups["data"] = "folder"
         rest.append(f"data.name={data}")
@@ -280,6 +273,6 @@ def _readable(error: Exception, overrides: Sequence[str], method: str) -> str:
         known += [f"{part}.{name}" for name in kind.__dataclass_fields__]
     for word in overrides:
         key = word.partition("=")[0].lstrip("+~")
-        if key not in known:
+        if key not in known and not key.startswith("logger_args."):
             return f"{word!r} sets {key!r}, which is no key of a run; {did_you_mean(key, known)}"
     return " ".join(str(error.__cause__ or error).split())

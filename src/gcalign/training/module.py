@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gcalign import methods
 from gcalign.alignment import Alignment, Objective, Symmetric
+from gcalign.data.images import Images
 from gcalign.metrics import alignment, uniformity
 from gcalign.models import Twin, encoder, momentum_at, predictor, projector
 from gcalign.targets import Blocks, Labels
@@ -65,6 +66,15 @@ class Pretraining(L.LightningModule):
             self.twin = Twin(nn.Sequential(self.encoder, self.projector), m.momentum)
         self.done = 0  # steps, also those of earlier processes
 
+    def check(self, images: Images) -> None:
+        """That the data set has what the target reads."""
+        for name in ("labels", "domains"):
+            if name in self.target.reads and getattr(images, name) is None:
+                raise ValueError(
+                    f"the target {self.target!r} reads {name}, and {images.name} has none; choose other data or "
+                    "another target"
+                )
+
     def views(self, batch: Batch) -> list[Tensor]:
         """Every view of this rank's batch, augmented on the device."""
         if self.config.augment_in == "workers":
@@ -83,15 +93,7 @@ class Pretraining(L.LightningModule):
 
     def _known(self, batch: Batch, views: int) -> dict[str, Any]:
         """What the target reads of this batch: labels, domains, and ids where there are more than two views."""
-        read = self.target.reads
-        known: dict[str, Any] = {}
-        for name in ("labels", "domains"):
-            if name in read:
-                if name not in batch.known:
-                    raise ValueError(
-                        f"the target {self.target!r} reads {name}, and the data set has none; choose another target"
-                    )
-                known[name] = batch.known[name]
+        known: dict[str, Tensor] = {name: x for name, x in batch.known.items() if name in self.target.reads}
         if views > 2:
             known["ids"] = batch.index
         return {name: (value, value.repeat(views - 1)) for name, value in known.items()}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
 from gcalign import files
@@ -38,7 +39,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return (self.path / "done").exists()
+        return (self.path / "done").exists() and self.weights_file.exists()
 
     @staticmethod
     def of(config: Config) -> Run:
@@ -62,7 +63,22 @@ class Run:
             raise ValueError(f"runs={config.runs}: {error}; choose a folder that can be written with runs=…") from error
 
     def config(self) -> Config:
-        return Config.from_dict(json.loads(self.config_file.read_text(encoding="utf-8")))
+        try:
+            return Config.from_dict(json.loads(self.config_file.read_text(encoding="utf-8")))
+        except (ValueError, OmegaConfBaseException) as error:
+            said = " ".join(str(error).split())
+            raise ValueError(
+                f"{self.config_file} cannot be read ({said}); the command that started this run writes it again"
+            ) from error
+
+    def check_writable(self) -> None:
+        """That a result can be recorded, before the time it takes to find it."""
+        try:
+            self.results_file.open("a").close()
+        except OSError as error:
+            raise ValueError(
+                f"run={self.path} cannot record results ({error}); make it writable, or probe a copy of it"
+            ) from error
 
     def finish(self) -> None:
         files.write(self.path / "done", "")
@@ -141,16 +157,21 @@ def save_weights(
     save(run.weights_file, _unshared(tensors), {"gcalign": about})
 
 
+def weights_of(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int]]:
+    """The tensors of a finished run, what decided them, and the shape [C, H, W] they were trained on."""
+    if not run.weights_file.exists():
+        raise ValueError(f"run={run.path} has no weights yet; finish it with the command that started it")
+    tensors, metadata = read(run.weights_file)
+    about = json.loads(metadata["gcalign"])
+    channels, height, width = about["shape"]
+    return tensors, Config.from_dict(about["config"]), (channels, height, width)
+
+
 def load(run: str | Path) -> nn.Module:
     """The trained encoder of a run, in eval mode: [B, C, H, W] normalised images → [B, features]."""
     from gcalign.models import encoder
 
-    found = Run.at(run)
-    if not found.weights_file.exists():
-        raise ValueError(f"run={run} has no weights yet; finish it with the command that started it")
-    tensors, metadata = read(found.weights_file)
-    about = json.loads(metadata["gcalign"])
-    config, shape = Config.from_dict(about["config"]), tuple(about["shape"])
+    tensors, config, shape = weights_of(Run.at(run))
     m = config.model
     network = encoder(m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
     network.load_state_dict({k.removeprefix("encoder."): v for k, v in tensors.items() if k.startswith("encoder.")})

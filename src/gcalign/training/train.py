@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import threading
 import time
 import warnings
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, RichProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch.utils.data import DataLoader
 
 from gcalign import files
 from gcalign.data.images import Images
-from gcalign.data.sources import labels_of, load, split_validation
+from gcalign.data.sources import labels_of, load
+from gcalign.data.splits import stratified
+from gcalign.data.views import make_views
 from gcalign.evaluation import evaluate, extract
-from gcalign.training.config import Config
+from gcalign.training.config import Config, Data
+from gcalign.training.loggers import logger_of
 from gcalign.training.module import Pretraining
 from gcalign.training.runs import Run, checkpoint_step, load_checkpoint, save_checkpoint, save_weights
 from gcalign.training.stream import Batch, Stream
 
 
-def images_of(config: Config, split: str) -> Images:
-    """A split of the config's data set."""
-    d = config.data
-    if d.name == "scenes":
-        from gcalign.data.scenes import Scenes
-
-        return Scenes(split, size=d.limit)
-    return load(d.name, split, root=d.root, size=d.size, limit=d.limit, on_error=d.on_error)
-
-
-LOGGERS = {"tensorboard": TensorBoardLogger, "csv": CSVLogger}
+def images_of(data: Data, split: str, **more: Any) -> Images:
+    """A split of a config's data set."""
+    return load(data.name, split, root=data.root, size=data.size, limit=data.limit, on_error=data.on_error, **more)
 
 
 class Keeper(Callback):
@@ -79,7 +76,7 @@ class OnlineKNN(Callback):
     def __init__(self, run: Run, images: Images, every: int) -> None:
         self.run, self.images, self.every = run, images, every
         self.labels = labels_of(images, "online kNN")
-        self.split = split_validation(images, 0.2, seed=0)
+        self.split = stratified(self.labels, 0.2, seed=0)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -108,15 +105,17 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
             quiet or not announce,
         )
         return run
-    images = images_of(config, "train") if images is None else images
+    images = images_of(config.data, "train") if images is None else images
     resume_at = checkpoint_step(run)
-    run.start(config)
-    run.keep_results_before(resume_at)
-    if resume_at:
-        _say(f"{run.path}: going on at step {resume_at}", quiet)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
-    trainer = _trainer(config, run, images, resume_at, quiet)
-    augment = _augment(config, images)
+    try:
+        trainer = _trainer(config, run, images, resume_at, quiet)
+    except MisconfigurationException as error:
+        raise ValueError(
+            f"accelerator={config.accelerator} devices={config.devices} precision={config.precision}: {error}; "
+            "accelerator=cpu precision=32-true works everywhere"
+        ) from error
+    augment = make_views(config.view_name, images.shape, images.mean, images.std)
     stream = Stream(
         images,
         batch_size=config.batch_size // config.accumulate,
@@ -129,6 +128,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         augment=augment if config.augment_in == "workers" else None,
     )
     module = Pretraining(config, images.shape, augment, stream.total)
+    module.check(images)
     loader = DataLoader(
         stream,
         batch_size=None,
@@ -136,26 +136,48 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         num_workers=config.workers,
         persistent_workers=False,
     )
+    run.start(config)  # the first thing that is written
+    try:
+        run.keep_results_before(resume_at)
+        if resume_at:
+            _say(f"{run.path}: going on at step {resume_at}", quiet)
+        _fit(trainer, module, loader)
+        if trainer.is_global_zero:
+            save_weights(run, config, module.encoder, module.projector, images.shape)
+            run.finish()
+    except KeyboardInterrupt:
+        said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
+        _say(f"{said} at step {checkpoint_step(run)}", quiet or not trainer.is_global_zero)
+        raise
+    except OSError as error:  # a full disk, most of all
+        raise ValueError(
+            f"{run.path} stopped at step {module.done} of {stream.total}: {error}; when that is mended, the same "
+            f"command goes on at step {checkpoint_step(run)}"
+        ) from error
+    if trainer.is_global_zero:
+        _say(f"done: {run.path}\nevaluate it with: gcalign probe run={run.path}", quiet or not announce)
+    return run
+
+
+def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> None:
+    """Lightning's loop, but Ctrl-C is a KeyboardInterrupt: Lightning makes it exit(1) and ignores the next one."""
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
     with warnings.catch_warnings():
         # the loader has as many workers as the config says, and a run is one pass over its steps
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*The number of training batches.*")
         warnings.filterwarnings("ignore", message=".*Trying to infer the `batch_size`.*")
         warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
-        trainer.fit(module, loader)
-    if module.done < stream.total:
+        try:
+            trainer.fit(module, loader)
+        except SystemExit:
+            raise KeyboardInterrupt from None
+        finally:
+            if main:
+                signal.signal(signal.SIGINT, handler)
+    if module.done < module.total:
         raise KeyboardInterrupt
-    if trainer.is_global_zero:
-        save_weights(run, config, module.encoder, module.projector, images.shape)
-        run.finish()
-        _say(f"done: {run.path}\nevaluate it with: gcalign probe run={run.path}", quiet or not announce)
-    return run
-
-
-def _augment(config: Config, images: Images) -> Any:
-    from gcalign.data.views import make_views
-
-    return make_views(config.view_name, images.shape, images.mean, images.std)
 
 
 def _trainer(config: Config, run: Run, images: Images, resume_at: int, quiet: bool) -> L.Trainer:
@@ -172,7 +194,7 @@ def _trainer(config: Config, run: Run, images: Images, resume_at: int, quiet: bo
         strategy="ddp" if config.devices > 1 else "auto",
         precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
         accumulate_grad_batches=config.accumulate,
-        logger=LOGGERS[config.logger](run.path, name="", version=config.logger),
+        logger=logger_of(config.logger, config.logger_args, run.path),
         log_every_n_steps=config.log_every,
         callbacks=callbacks,
         enable_checkpointing=False,

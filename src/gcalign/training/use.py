@@ -10,22 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from rich.progress import track
 from torch import Tensor, nn
 
 from gcalign import files
 from gcalign.data import corruptions
+from gcalign.data.catalogue import find
 from gcalign.data.images import Images
 from gcalign.data.sources import labels_of
-from gcalign.data.sources import load as load_data
-from gcalign.errors import did_you_mean
+from gcalign.errors import count, did_you_mean, one_of
 from gcalign.evaluation import PROTOCOLS, Result, corruption_probe, domain_probe, extract, leave_one_domain_out
 from gcalign.evaluation import probe as evaluate_encoder
+from gcalign.evaluation.results import options_of
 from gcalign.models import encoder
-from gcalign.training.config import Config, Data, configured
-from gcalign.training.runs import Run, load
+from gcalign.training.config import Data
+from gcalign.training.runs import Run, load, weights_of
 from gcalign.training.train import images_of
 
+DATA = ("data", "data.root", "data.size", "data.limit", "data.on_error")
 BASELINES: dict[str, Callable[[Images], nn.Module]] = {
     "pixels": lambda images: nn.Flatten(),
     "untrained": lambda images: encoder("small", shape=images.shape, width=0.5, seed=0),
@@ -46,50 +49,68 @@ def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str
     return found
 
 
-def _value(text: str) -> int | float | str:
-    number = float(text) if text.lstrip("-").replace(".", "", 1).replace("e-", "", 1).isdigit() else None
-    if number is None:
-        return text
-    return int(number) if number.is_integer() and "." not in text else number
+def _value(text: str) -> Any:
+    """As in a config: 3, 1e-3, [0.1, 0.01], sgd."""
+    return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
 
 
-def data_of(run_config: Config, given: dict[str, str]) -> Config:
-    """The run's data, or the data set named instead."""
-    if not any(key.startswith("data") for key in given):
-        return run_config
-    same = given.get("data", run_config.data.name) == run_config.data.name
-    base = run_config.data if same else Data(name=given["data"])
-    return dataclasses.replace(run_config, data=dataclasses.replace(base, root=given.get("data.root", base.root)))
+def _device(given: dict[str, str]) -> str:
+    name = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        raise ValueError(f"device={name} cannot be used ({said}); device=cpu always can") from error
+    return name
+
+
+def data_of(run: Run | None, given: dict[str, str]) -> Data:
+    """The run's data or what is named instead, at the size the encoder was trained on; all of it unless limited."""
+    own = run.config().data if run else Data(name="scenes")
+    data = own if given.get("data", own.name) == own.name else Data(name=given["data"], on_error=own.on_error)
+    # scenes have one size, and are small enough for any encoder
+    size = weights_of(run)[2][1] if run and data.name != "scenes" else None
+    chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
+    changed: dict[str, Any] = {"size": size, "limit": None}
+    changed |= {key: _value(value) if key in changed else value for key, value in chosen.items()}
+    return dataclasses.replace(data, **changed)
 
 
 def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
     """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results.
 
-    `run=pixels` and `run=untrained` are what a run is compared with.
+    `run=pixels` and `run=untrained` are what a run is compared with. On its own data a run is fitted on as many images
+    as it was trained on, and tested on the whole test split; `data.limit` takes so many of each.
     """
-    own = ("run", "protocol", "seed", "data", "data.root", "data.limit", "device")
-    options = ("epochs", "lr", "optimizer", "decay", "batch_size", "k", "temperature", "shots", "labels", "draws", "l2")
-    given = words(overrides, (*own, *options), ("run",))
-    baseline = BASELINES.get(given["run"])
-    run = None if baseline else Run.at(given["run"])
-    config = run.config() if run else configured([f"{k}={v}" for k, v in given.items() if k.startswith("data")])
-    source = data_of(config, given)
-    protocol = given.get("protocol", "linear-fast")
-    if protocol not in (*PROTOCOLS, *SPECIAL):
-        raise ValueError(f"protocol={protocol!r} is unknown; {did_you_mean(protocol, (*PROTOCOLS, *SPECIAL))}")
+    options = {name for protocol in PROTOCOLS.values() for name in options_of(protocol.fit)} - {"encoder", "device"}
+    given = words(overrides, ("run", "protocol", "seed", "device", *DATA, *sorted(options)), ("run",))
     asked: dict[str, Any] = {key: _value(value) for key, value in given.items() if key in options}
-    asked["seed"] = int(given.get("seed", 0))
-    device = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
-    train = images_of(source, "all" if protocol in SPECIAL and source.data.name == "pacs" else "train")
-    network = load(run.path) if run else BASELINES[given["run"]](train)
-    if protocol in SPECIAL:
-        result = SPECIAL[protocol](Subject(network, source, train, device, progress), **asked)
-    else:
-        _labelled(train)
-        test = images_of(source, "test")
-        result = evaluate_encoder(network, train, test, protocol=protocol, device=device, progress=progress, **asked)
+    asked["seed"] = count("seed", _value(given.get("seed", "0")), "any whole number from 0", least=0)
+    device = _device(given)
+    run = None if given["run"] in BASELINES else Run.at(given["run"])
+    data = data_of(run, given)
+    usual = "cifar10c" if data.name == "cifar10c" else "linear-fast"
+    protocol = one_of("protocol", given.get("protocol", usual), (*PROTOCOLS, *SPECIAL))
+    if data.name == "cifar10c" and protocol != "cifar10c":
+        raise ValueError(f"protocol={protocol} needs a training split, which cifar10c has not; use protocol=cifar10c")
     if run:
-        record = {"kind": "probe", "data": source.data.name, "config": config.hash, **result.as_dict()}
+        run.check_writable()
+    network = load(run.path) if run else None
+    subject = Subject(
+        lambda images: BASELINES[given["run"]](images) if network is None else network, data, device, progress
+    )
+    if protocol in SPECIAL:
+        result = SPECIAL[protocol](subject, **asked)
+    else:
+        trained = run.config().data if run else data
+        limit = data.limit or (trained.limit if trained.name == data.name else None)
+        train = images_of(dataclasses.replace(data, limit=limit), "train")
+        labels_of(train, f"protocol={protocol}")
+        test = images_of(data, "test")
+        about: dict[str, Any] = {"protocol": protocol, "device": device, "progress": progress}
+        result = evaluate_encoder(subject.network(train), train, test, **about, **asked)
+    if run:
+        record = {"kind": "probe", "data": data.name, "config": run.config().hash, **result.as_dict()}
         files.append_json_lines(run.results_file, [record])
     return result
 
@@ -98,61 +119,67 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
 class Subject:
     """An encoder about to be measured, and on what."""
 
-    network: nn.Module
-    config: Config
-    images: Images
+    network: Callable[[Images], nn.Module]
+    data: Data
     device: str
     progress: bool
 
-    def features(self) -> Tensor:
-        return extract(self.network, self.images, device=self.device, progress=self.progress)
+    def features(self, images: Images) -> Tensor:
+        return extract(self.network(images), images, device=self.device, progress=self.progress)
 
 
 def _domain(of: Subject, **asked: Any) -> Result:
-    return domain_probe(of.features(), of.images.domains, names=of.images.domain_names, **asked)
+    images = images_of(of.data, _whole(of.data.name))
+    return domain_probe(of.features(images), images.domains, names=images.domain_names, **asked)
 
 
 def _across(of: Subject, **asked: Any) -> Result:
-    images = of.images
+    images = images_of(of.data, _whole(of.data.name))
     asked |= {"names": images.classes, "domain_names": images.domain_names}
-    return leave_one_domain_out(of.features(), images.labels, images.domains, **asked)
+    return leave_one_domain_out(of.features(images), images.labels, images.domains, **asked)
 
 
 def _corrupted(of: Subject, **asked: Any) -> Result:
+    data, quiet = dataclasses.replace(of.data, name="cifar10c"), dataclasses.replace(of, progress=False)
     features, labels = {}, {}
     cells = [(name, severity) for name in corruptions.names() for severity in range(1, 6)]
     for name, severity in track(cells, description="CIFAR-10-C", disable=not of.progress):
-        made = load_data("cifar10c", "test", root=of.config.data.root, corruption=name, severity=severity)
-        features[f"{name} {severity}"] = extract(of.network, made, device=of.device)
+        made = images_of(data, "test", corruption=name, severity=severity)
+        features[f"{name} {severity}"] = quiet.features(made)
         labels[f"{name} {severity}"] = labels_of(made, "the CIFAR-10-C protocol")
-    return corruption_probe(features, labels, names=of.images.classes, **asked)
+    return corruption_probe(features, labels, names=find("cifar10c").classes, **asked)
 
 
 # appendix:dgsetting for domains and classes, app:corruptset for CIFAR-10-C
 SPECIAL: dict[str, Callable[..., Result]] = {"domain": _domain, "across-domains": _across, "cifar10c": _corrupted}
 
 
-def _labelled(images: Images) -> None:
-    if images.labels is None:
-        raise ValueError(
-            f"{images.name} has no labels, and a probe needs them; name a labelled data set with data=, "
-            "or use `gcalign embed`"
-        )
+def _whole(name: str) -> str:
+    """The split that is everything, where a data set comes undivided."""
+    return "all" if "all" in find(name).splits else find(name).splits[0]
 
 
 def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> Path:
-    """`run=… data=…`: the features of any data set or folder as a parquet file (index, label, domain, f0 … fD)."""
+    """`run=… data=…`: features of any data set or folder as a parquet file (index, image, label, domain, f0 … fD).
+
+    `split=` is all of a data set that comes undivided, else train, unless given; `corruption=` and `severity=` choose
+    from cifar10c.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    given = words(overrides, ("run", "data", "data.root", "split", "device"), ("run",))
+    given = words(overrides, ("run", "split", "device", "corruption", "severity", *DATA), ("run",))
     path = Path(output)
     if path.suffix != ".parquet" or not path.resolve().parent.is_dir():
         raise ValueError(f"-o {output} must be a .parquet file in a folder that exists")
-    run = Run.at(given["run"])
-    images = images_of(data_of(run.config(), given), given.get("split", "train"))
-    features = extract(load(run.path), images, device=given.get("device", "cpu"), progress=progress)
+    device, run = _device(given), Run.at(given["run"])
+    data = data_of(run, given)
+    more = {key: _value(given[key]) for key in ("corruption", "severity") if key in given}
+    images = images_of(data, given.get("split", _whole(data.name)), **more)
+    features = extract(load(run.path), images, device=device, progress=progress)
     columns: dict[str, Any] = {"index": list(range(len(images)))}
+    if images.places:
+        columns["image"] = list(images.places)
     for name, values in (("label", images.labels), ("domain", images.domains)):
         if values is not None:
             columns[name] = values.numpy()

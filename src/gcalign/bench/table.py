@@ -1,0 +1,125 @@
+"""What a measurement found: tables of rows, targets met or missed, and how it was done; printed, or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Row = dict[str, Any]
+Column = tuple[str, str, Callable[[Any], str]]  # key, heading, how a value is shown
+_WIDTH = 150  # where the output is no terminal and has no width of its own
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table: rows are plain records, columns say which of their values are shown."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+    def table(self) -> Table:
+        table = Table(title=self.title, title_justify="left", title_style="bold")
+        cells = [
+            ["–" if row.get(key) is None else show(row[key]) for key, _, show in self.columns] for row in self.rows
+        ]
+        for k, (key, heading, _) in enumerate(self.columns):
+            words = all(isinstance(row.get(key), (str, type(None))) for row in self.rows)
+            # where room is short headings wrap, figures never
+            widest = max((len(line[k]) for line in cells), default=0)
+            table.add_column(heading, justify="left" if words else "right", min_width=widest)
+        for line in cells:
+            table.add_row(*map(Text, line))
+        return table
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on one figure; a figure that was not measured neither meets nor misses it."""
+
+    what: str
+    rule: str  # ≤ or ≥
+    bound: float
+    value: float | None
+
+    @property
+    def met(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.bound if self.rule == "≤" else self.value >= self.bound
+
+    def record(self) -> Row:
+        return {"what": self.what, "rule": self.rule, "bound": self.bound, "value": self.value, "met": self.met}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measurement with everything needed to repeat it."""
+
+    name: str
+    method: str
+    settings: Row
+    sheets: Sequence[Sheet]
+    targets: Sequence[Target] = ()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def record(self) -> Row:
+        return {
+            "method": self.method,
+            "settings": self.settings,
+            "tables": {sheet.name: list(sheet.rows) for sheet in self.sheets},
+            "targets": [target.record() for target in self.targets],
+            "notes": list(self.notes),
+        }
+
+    def show(self, console: Console) -> None:
+        console.print(Text(f"{self.name}: {self.method}"))
+        for sheet in self.sheets:
+            console.print(sheet.table())
+        if self.targets:
+            console.print(_verdicts(self.targets))
+        for note in self.notes:
+            console.print(Text(f"· {note}"))
+
+
+def console(*, terminal: bool) -> Console:
+    return Console(highlight=False) if terminal else Console(highlight=False, width=_WIDTH)
+
+
+def _verdicts(targets: Sequence[Target]) -> Table:
+    words = {True: Text("met", style="green"), False: Text("missed", style="bold red"), None: Text("not measured")}
+    table = Table("target", "bound", "measured", "", title="targets", title_justify="left", title_style="bold")
+    for target in targets:
+        value = "–" if target.value is None else f"{target.value:.3g}"
+        table.add_row(Text(target.what), f"{target.rule} {target.bound:g}", value, words[target.met])
+    return table
+
+
+def whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def number(value: float) -> str:
+    return f"{value:g}"
+
+
+def milliseconds(value: float) -> str:
+    return f"{1e3 * value:,.1f}"
+
+
+def error(value: float) -> str:
+    return f"{value:.1e}"
+
+
+def yes_no(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,101 @@
+"""Where the scalars of a run are shown: any Lightning logger, by name or as module:Class."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gcalign.errors import did_you_mean
+
+
+@dataclass(frozen=True)
+class Named:
+    """A logger of Lightning's, the package it needs, and its arguments for a run."""
+
+    where: str
+    package: str
+    arguments: Callable[[Path], dict[str, Any]]
+
+
+LOGGERS = {
+    "tensorboard": Named(
+        "lightning.pytorch.loggers:TensorBoardLogger",
+        "tensorboard",
+        lambda run: {"save_dir": run, "name": "", "version": "tensorboard"},
+    ),
+    "csv": Named(
+        "lightning.pytorch.loggers:CSVLogger",
+        "lightning",
+        lambda run: {"save_dir": run, "name": "", "version": "csv"},
+    ),
+    # a version is W&B's id of a run: under the same one, a resumed run is drawn on
+    "wandb": Named(
+        "lightning.pytorch.loggers:WandbLogger",
+        "wandb",
+        lambda run: {"save_dir": run, "name": run.name, "version": run.name, "project": "gcalign"},
+    ),
+    "mlflow": Named(
+        "lightning.pytorch.loggers:MLFlowLogger",
+        "mlflow",
+        lambda run: {"save_dir": str(run / "mlflow"), "run_name": run.name, "experiment_name": "gcalign"},
+    ),
+}
+
+
+def check(name: str) -> None:
+    """That there is such a logger and its package is installed."""
+    if name in LOGGERS:
+        package = LOGGERS[name].package
+        if find_spec(package) is None:
+            raise ValueError(
+                f"logger={name} needs the package {package}, which is not installed; pip install {package}, or choose "
+                "logger=csv"
+            )
+    elif ":" in name:
+        _imported(name)
+    elif name != "none":
+        raise ValueError(
+            f"logger={name!r} is unknown; {did_you_mean(name, (*LOGGERS, 'none'))}; or module:Class of a Lightning "
+            "logger"
+        )
+
+
+def logger_of(name: str, arguments: dict[str, Any], run: Path) -> Any:
+    """The logger of a run, which writes below its folder unless `arguments` say otherwise; False is none."""
+    check(name)
+    if name == "none":
+        return False
+    named = LOGGERS.get(name)
+    kind = _imported(named.where if named else name)
+    own = named.arguments(run) if named else {"save_dir": run}
+    known = inspect.signature(kind).parameters
+    if not named and "save_dir" not in known:
+        own = {}
+    try:
+        return kind(**own | arguments)
+    except (TypeError, ImportError) as error:
+        raise ValueError(
+            f"logger={name} with logger_args={arguments} cannot be made ({error}); it takes {', '.join(known)}"
+        ) from error
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    from lightning.pytorch.loggers import Logger
+
+    where, _, what = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(where), what)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"logger={name} cannot be imported ({error}); pip install its package, or choose logger=csv"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, Logger)):
+        raise ValueError(
+            f"logger={name} must be a class of Lightning loggers, such as lightning.pytorch.loggers:CSVLogger"
+        )
+    return kind
