@@ -16,8 +16,8 @@ PACKAGE = Path(gcalign.__file__).parent
 STOREYS = [
     ("errors", "files"),
     ("kernels", "geometry", "plan", "support"),
-    ("metrics", "targets", "constraints", "distributed", "operators"),
-    ("solvers",),
+    ("metrics", "targets", "constraints", "operators", "warm"),
+    ("solvers", "distributed"),
     ("divergences",),
     ("modes", "gradients"),
     ("proximal",),

@@ -169,7 +169,8 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
         # only where nothing but the plan counts, which is one; scalings near a permutation depend on the way there
         by_plan = (dual and feasible) if wanted else (dual or isinstance(divergence, _Nothing))
         found = None
-        if by_plan and not unrolled and settings.gradient in ("auto", "envelope") and settings.iterations >= _LONG:
+        long = settings.iterations >= _LONG and settings.tol > 0
+        if long and by_plan and not unrolled and settings.gradient in ("auto", "envelope"):
             found = solve(accelerate=True)
         if found is None or not found.converged:  # a plan that is not reached is that of the plain iterations
             found = solve(record=wanted and not unrolled and settings.gradient != "envelope")

@@ -113,7 +113,7 @@ class Inner(Source):
 
     def bound(self) -> Tensor:
         """No entry of φ ψᵀ is larger in size."""
-        phi, psi = (torch.linalg.vector_norm(x, dim=1).max() for x in (self.phi, self.psi))
+        phi, psi = (torch.linalg.vector_norm(x.detach(), dim=1).max() for x in (self.phi, self.psi))
         return phi * psi
 
     def on(self, support: Support, spans: Sequence[tuple[int, int]]) -> Tensor:

@@ -10,7 +10,7 @@ _spare: dict[torch.dtype, Tensor] = {}
 
 def take(n: int, m: int, like: Tensor) -> Tensor:
     """A matrix [n, m] with anything in it."""
-    if like.device.type != "cpu":  # other devices have caching allocators
+    if like.device.type != "cpu" or torch.is_inference_mode_enabled():  # other devices have caching allocators
         return like.new_empty(n, m)
     spare = _spare.pop(like.dtype, None)
     if spare is None or not n * m <= spare.numel() <= 2 * n * m:
@@ -20,7 +20,7 @@ def take(n: int, m: int, like: Tensor) -> Tensor:
 
 def give(matrix: Tensor) -> None:
     """Let the next `take` have it; at most one is kept for each dtype."""
-    if matrix.device.type == "cpu":
+    if matrix.device.type == "cpu" and not matrix.is_inference():
         base = matrix if matrix._base is None else matrix._base
         _spare[matrix.dtype] = base.view(-1)
 

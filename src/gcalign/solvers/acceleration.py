@@ -14,7 +14,6 @@ from torch import Tensor
 
 MEMORY = 4
 _SLOW = 0.5  # an iteration that halves its error needs no mixing
-_LEAST = 1e-4  # of one minus the derivative: below it is rounding in float32
 
 
 class Accelerated:
@@ -25,6 +24,7 @@ class Accelerated:
         self._steps: list[Tensor] = []
         self._error = float("inf")
         self._calls = 0
+        self._damped = False
 
     def __call__(self, b: Tensor, g: Tensor, error: float, slope: Tensor | None) -> Tensor:
         """The next b; `slope` is the diagonal of G's derivative where the scalings are known up to a constant."""
@@ -36,7 +36,11 @@ class Accelerated:
             return g
         step = g - b
         if slope is not None:
-            step = step / (1 - slope).clamp(min=_LEAST)
+            # columns that are each other's only rivals both move, and overshoot: half a step is their whole way
+            self._damped = self._damped or (rate > 0.7 and self._calls > 2)
+            whole = 1 - slope / 2 if self._damped else 1
+            longer = step * whole / (1 - slope).clamp(min=torch.finfo(b.dtype).eps ** 0.5)
+            step = torch.where(step.abs() < 1, longer.clamp(-1, 1), step)  # far off, the derivative says little
             step = step - step.mean()
         self._points.append(b + step)
         self._steps.append(step)

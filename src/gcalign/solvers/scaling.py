@@ -7,6 +7,7 @@ record of the sweeps is what `gradients` reverses by hand.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -86,7 +87,8 @@ def scaling(
     faster = Accelerated() if accelerate else None
     every = 0 if tol == 0 or torch.compiler.is_compiling() else 1 if eps.device.type == "cpu" or accelerate else 4
     steps: list[Step] = []
-    done, converged = 0, False
+    patience = 3 if accelerate else 30  # checks in which the error must halve
+    done, converged, stalled, error, mark = 0, False, 0, math.inf, math.inf
     while True:
         done += 1
         log_kv, a, log_ktu = operator.sweep(b, row_step)
@@ -94,14 +96,17 @@ def scaling(
         if record:
             steps.append(Step(log_kv, b, a, log_ktu))
         if every and done % every == 0:
-            error, allowed = _error(operator, a, b, after, log_ktu, tol, near)
-            converged = bool(error <= allowed)
+            error, enough, rounding = _error(operator, a, b, after, log_ktu, tol, near)
+            stalled = 0 if error < 0.5 * mark else stalled + 1
+            mark = error if stalled == 0 else mark
+            # logarithms are rounded in their last digit: an error of that size that no longer falls is all there is
+            converged = error <= enough or (error <= rounding and stalled >= patience)
         if converged or done == iterations:
             break
         if faster is None:
             b = after
         else:
-            b = faster(b, after, float(error), near.overlap(a, b) if near is not None and balanced else None)
+            b = faster(b, after, error, near.overlap(a, b) if near is not None and balanced else None)
     b = after
     return Scalings(a, b, operator.log_matvec(b), log_ktu, done, converged, steps)
 
@@ -133,12 +138,13 @@ def _one_sided(
 @torch.no_grad()
 def _error(
     operator: Operator, a: Tensor, b: Tensor, after: Tensor, log_ktu: Tensor, tol: float, near: Near | None
-) -> tuple[Tensor, Tensor]:
-    """How far the columns of (a, b) are from their next step, and how far they may be."""
+) -> tuple[float, float, float]:
+    """How far the columns of (a, b) are from their next step, how far they may be, and how far rounding leaves them."""
     sums = (b + log_ktu).exp()
     error = (sums * torch.expm1(after - b).abs()).sum()
     mass = sums.sum()
-    # logarithms are rounded in their last digit: below this the error is that, and no iteration can help
-    floor = torch.finfo(sums.dtype).eps * mass * (4 + a.abs().max() + b.abs().max() + operator.shift())
+    unit = torch.finfo(sums.dtype).eps * mass
     scale = mass if near is None else near.distance(a, b, mass)
-    return error, torch.maximum(tol * scale, floor)
+    rounding = unit * (4 + a.abs().max() + b.abs().max() + operator.shift())
+    error, enough, rounding = torch.stack([error, torch.maximum(tol * scale, 4 * unit), rounding]).tolist()
+    return error, enough, rounding  # the one thing that waits for the device
