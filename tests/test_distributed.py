@@ -49,7 +49,11 @@ def losses(z1, z2, labels):
         criterion = gcalign.method(name, **options).double()
         loss = criterion(*leaves, **known)
         loss.backward()
-        found[name, str(options)] = (loss.detach(), *(z.grad for z in leaves), *(p.grad for p in criterion.parameters()))
+        found[name, str(options)] = (
+            loss.detach(),
+            *(z.grad for z in leaves),
+            *(p.grad for p in criterion.parameters()),
+        )
     return found
 
 
@@ -78,7 +82,9 @@ def test_loss_and_gradients_are_those_of_the_joined_batch(tmp_path, world):
     for key, (loss, grad_1, grad_2, *own_grads) in expected.items():
         for rank in ranks:
             torch.testing.assert_close(rank[key][0], loss, rtol=1e-11, atol=1e-13)
-            for k, grad in enumerate(own_grads, start=3):  # computed in full by every rank, so DDP's mean changes nothing
+            for k, grad in enumerate(
+                own_grads, start=3
+            ):  # computed in full by every rank, so DDP's mean changes nothing
                 torch.testing.assert_close(rank[key][k], grad, rtol=1e-7, atol=1e-10)
         for k, grad in enumerate((grad_1, grad_2), start=1):
             # DDP divides by the number of ranks, so each rank holds that many times its share before

@@ -196,24 +196,23 @@ def test_a_subclass_with_a_cost_of_its_own_is_taken_at_its_word():
 # --- acceleration ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("noise", "d"), [(0.5, 64), (1.0, 64), (1.5, 64), (1.0, 16)])
+@pytest.mark.parametrize(("noise", "d"), [(1.0, 64), (1.5, 64), (1.0, 16)])
 def test_acceleration_ends_in_the_same_plan_much_sooner(noise, d):
-    if True:
-        z1, z2 = pair(200, d, noise)
-        plan = gcalign.method("gca-ince", eps=0.05, iterations=20000, tol=1e-9).plan(z1, z2)
-        log_k = Cosine(0.05)(*(gcalign.kernels.normalize(z) for z in (z1, z2)))
-        a, b, plain = torch.zeros(200, dtype=torch.float64), torch.zeros(200, dtype=torch.float64), 0
-        while plain < 20000:
-            plain += 1
-            a = -torch.logsumexp(log_k + b, 1)
-            after = -torch.logsumexp(log_k + a[:, None], 0)
-            moved, b = (after - b).abs().max(), after
-            if moved < 1e-12:
-                break
-        exact = (log_k + a[:, None] + b).exp()
-        assert plan.converged
-        assert (plan.matrix - exact).abs().sum() <= 1e-6 * (exact - torch.eye(200)).abs().sum()
-        assert plan.iterations <= max(12, plain / 8), (plan.iterations, plain)
+    z1, z2 = pair(200, d, noise)
+    plan = gcalign.method("gca-ince", eps=0.05, iterations=20000, tol=1e-9).plan(z1, z2)
+    log_k = Cosine(0.05)(*(gcalign.kernels.normalize(z) for z in (z1, z2)))
+    a, b, plain = torch.zeros(200, dtype=torch.float64), torch.zeros(200, dtype=torch.float64), 0
+    while plain < 20000:
+        plain += 1
+        a = -torch.logsumexp(log_k + b, 1)
+        after = -torch.logsumexp(log_k + a[:, None], 0)
+        moved, b = (after - b).abs().max(), after
+        if moved < 1e-12:
+            break
+    exact = (log_k + a[:, None] + b).exp()
+    assert plan.converged
+    assert (plan.matrix - exact).abs().sum() <= 1e-6 * (exact - torch.eye(200)).abs().sum()
+    assert plan.iterations <= max(12, plain / 8), (plan.iterations, plain)
 
 
 def test_a_plan_out_of_reach_is_that_of_the_plain_iterations():

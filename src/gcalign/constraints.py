@@ -36,7 +36,11 @@ class Penalty(Terse, ABC):
 
     @abstractmethod
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
-        """log u, the scaling that solves this side alone."""
+        """log u, the scaling that solves this side alone; entry by entry."""
+
+    def tau(self, eps: Tensor) -> float | None:
+        """The exponent of u = (μ/(K v))^τ, where the step has that form."""
+        return None
 
     def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
         """(λ/ε) h(P1, μ): what the plan pays for its sums."""
@@ -56,6 +60,9 @@ class Hard(Penalty):
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         return gap
 
+    def tau(self, eps: Tensor) -> float | None:
+        return 1.0
+
 
 @dataclass(frozen=True, repr=False)
 class Relaxed(Penalty):
@@ -69,6 +76,9 @@ class Relaxed(Penalty):
 
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         return gap * (self.lam / (self.lam + eps))
+
+    def tau(self, eps: Tensor) -> float | None:
+        return self.lam / (self.lam + float(eps))
 
     def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
         sums = log_sums.exp()

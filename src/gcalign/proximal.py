@@ -18,10 +18,10 @@ from gcalign.gradients import Job, differentiable_vectors, vectors
 from gcalign.modes import MODES, Choice, choose
 from gcalign.operators import Given, Operator, Reference, Shard, Source, operator
 from gcalign.plan import Plan
-from gcalign.solvers import Marginal, Near, Scalings, dykstra, scaling
+from gcalign.solvers import Marginal, Near, Scalings, contraction, dykstra, scaling
 from gcalign.support import Full, Pairs, Support, seen
 
-_LONG = 20  # from so many iterations on, a plan is meant to converge, and is helped to
+_LONG, _LEAP = 20, 300  # from so many iterations on, a plan is meant to converge, and is helped to, for so long
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,7 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
     unrolled = settings.gradient == "unrolled" or torch.compiler.is_compiling()
     dual = divergence.has_dual(rows.penalty if rows else None, columns.penalty if columns else None)
     feasible = setting.feasible
+    long = settings.iterations >= _LONG and settings.tol > 0
     with torch.set_grad_enabled(unrolled and torch.is_grad_enabled()):
         kernel: Operator
         if unrolled:  # autograd keeps everything anyway
@@ -166,12 +167,15 @@ def _by_scaling(setting: Setting, divergence: Divergence, settings: Settings) ->
             start=setting.start,
             near=Near(support, kernel.gather(support).detach()) if len(support.weight) and rows and columns else None,
         )
-        # only where nothing but the plan counts, which is one; scalings near a permutation depend on the way there
+        # only where the end does not depend on the way: a plan is one, and so are the scalings of a relaxed one
         by_plan = (dual and feasible) if wanted else (dual or isinstance(divergence, _Nothing))
+        tau = contraction(rows, columns, problem.eps) if long and rows and columns else None
+        unique = (by_plan and settings.gradient in ("auto", "envelope")) or (
+            tau is not None and tau < 0.99 and settings.gradient in ("auto", "implicit")
+        )
         found = None
-        long = settings.iterations >= _LONG and settings.tol > 0
-        if long and by_plan and not unrolled and settings.gradient in ("auto", "envelope"):
-            found = solve(accelerate=True)
+        if long and unique and not unrolled:
+            found = solve(accelerate=True, iterations=min(settings.iterations, _LEAP))
         if found is None or not found.converged:  # a plan that is not reached is that of the plain iterations
             found = solve(record=wanted and not unrolled and settings.gradient != "envelope")
     if wanted and not unrolled and not found.converged and settings.gradient in ("envelope", "implicit"):

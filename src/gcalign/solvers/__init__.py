@@ -2,6 +2,6 @@
 
 from gcalign.solvers.dykstra import dykstra
 from gcalign.solvers.near import Near
-from gcalign.solvers.scaling import Marginal, Scalings, scaling
+from gcalign.solvers.scaling import Marginal, Scalings, contraction, scaling
 
-__all__ = ["Marginal", "Near", "Scalings", "dykstra", "scaling"]
+__all__ = ["Marginal", "Near", "Scalings", "contraction", "dykstra", "scaling"]

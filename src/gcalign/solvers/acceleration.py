@@ -12,14 +12,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MEMORY = 4
-_SLOW = 0.5  # an iteration that halves its error needs no mixing
+MEMORY = 5
+_SLOW = 0.1  # an iteration this fast needs no mixing
 
 
 class Accelerated:
     """b and G(b) in, the next b out; safeguarded: where the error grew, the memory is dropped and G(b) taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, balanced: bool) -> None:
+        self.balanced = balanced  # scalings are then known up to a constant, which must not wander
         self._points: list[Tensor] = []
         self._steps: list[Tensor] = []
         self._error = float("inf")
@@ -27,7 +28,7 @@ class Accelerated:
         self._damped = False
 
     def __call__(self, b: Tensor, g: Tensor, error: float, slope: Tensor | None) -> Tensor:
-        """The next b; `slope` is the diagonal of G's derivative where the scalings are known up to a constant."""
+        """The next b; `slope` is the diagonal of G's derivative, where it is known."""
         rate, self._error = error / self._error, error
         self._calls += 1
         if not rate <= 2:  # worse than before, or no number
@@ -41,11 +42,12 @@ class Accelerated:
             whole = 1 - slope / 2 if self._damped else 1
             longer = step * whole / (1 - slope).clamp(min=torch.finfo(b.dtype).eps ** 0.5)
             step = torch.where(step.abs() < 1, longer.clamp(-1, 1), step)  # far off, the derivative says little
+        if self.balanced:
             step = step - step.mean()
         self._points.append(b + step)
         self._steps.append(step)
         del self._points[:-MEMORY], self._steps[:-MEMORY]
-        if rate < _SLOW or self._calls <= MEMORY or len(self._steps) < 2:
+        if rate < _SLOW or self._calls <= 1 or len(self._steps) < 2:
             return b + step
         steps = torch.stack(self._steps).double()
         gram = steps @ steps.T

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gcalign.constraints import Hard, Penalty
+from gcalign.constraints import Penalty
 from gcalign.operators import Operator
 from gcalign.solvers.acceleration import Accelerated
 from gcalign.solvers.near import Near
@@ -70,8 +70,8 @@ def scaling(
     """Scale rows, then columns, until the columns move by less than `tol`, relative to ‖P − T‖₁ or else to the mass.
 
     After a row step only the columns can be off, by s·|e^{b⁺ − b} − 1| where b⁺ is what the next column step gives:
-    |ν − Pᵀ1| where columns are hard, the distance to the fixed point where they are relaxed; the plan returned has
-    that step done. Near the target an absolute tolerance would leave a gradient that is mostly error. On accelerators
+    |ν − Pᵀ1| where columns are hard, the distance to the fixed point where they are relaxed; plain iterations return the
+    plan with that step done. Near the target an absolute tolerance would leave a gradient that is mostly error. On accelerators
     the test, which waits for the device, is made every fourth time.
     """
     n, m = operator.shape
@@ -83,8 +83,8 @@ def scaling(
     def row_step(log_sums: Tensor, which: slice) -> Tensor:
         return rows.penalty.step(rows.gap(log_sums, which), eps)
 
-    balanced = isinstance(rows.penalty, Hard) and isinstance(columns.penalty, Hard)
-    faster = Accelerated() if accelerate else None
+    tau = contraction(rows, columns, eps) if accelerate else None
+    faster = Accelerated(balanced=tau == 1) if accelerate else None
     every = 0 if tol == 0 or torch.compiler.is_compiling() else 1 if eps.device.type == "cpu" or accelerate else 4
     steps: list[Step] = []
     patience = 3 if accelerate else 30  # checks in which the error must halve
@@ -100,15 +100,22 @@ def scaling(
             stalled = 0 if error < 0.5 * mark else stalled + 1
             mark = error if stalled == 0 else mark
             # logarithms are rounded in their last digit: an error of that size that no longer falls is all there is
-            converged = error <= enough or (error <= rounding and stalled >= patience)
+            converged = error < math.inf and (error <= enough or (error <= rounding and stalled >= patience))
         if converged or done == iterations:
             break
         if faster is None:
             b = after
         else:
-            b = faster(b, after, error, near.overlap(a, b) if near is not None and balanced else None)
-    b = after
-    return Scalings(a, b, operator.log_matvec(b), log_ktu, done, converged, steps)
+            b = faster(b, after, error, None if near is None or tau is None else tau * near.overlap(a, b))
+    if converged and accelerate:  # nothing is gained by one more step
+        return Scalings(a, b, log_kv, log_ktu, done, converged)
+    return Scalings(a, after, operator.log_matvec(after), log_ktu, done, converged, steps)
+
+
+def contraction(rows: Marginal, columns: Marginal, eps: Tensor) -> float | None:
+    """τ₁τ₂: an iteration shrinks the error of the scalings by that at least; 1 for a balanced plan, None if unknown."""
+    tau = rows.penalty.tau(eps), columns.penalty.tau(eps)
+    return None if tau[0] is None or tau[1] is None else tau[0] * tau[1]
 
 
 def _one_sided(
@@ -145,6 +152,6 @@ def _error(
     mass = sums.sum()
     unit = torch.finfo(sums.dtype).eps * mass
     scale = mass if near is None else near.distance(a, b, mass)
-    rounding = unit * (4 + a.abs().max() + b.abs().max() + operator.shift())
+    rounding = unit * (4 + a.abs().max() + b.abs().max() + operator.shift()).clamp(max=1e4)
     error, enough, rounding = torch.stack([error, torch.maximum(tol * scale, 4 * unit), rounding]).tolist()
     return error, enough, rounding  # the one thing that waits for the device
