@@ -210,10 +210,9 @@ def dying_main(rank, folder):
     criterion(z1, z2)
     if rank == 1:
         os._exit(0)
+    time.sleep(0.5)
     with pytest.raises(RuntimeError, match="lost another rank"):
-        for _ in range(100):
-            criterion(z1, z2)
-            time.sleep(0.02)
+        criterion(z1, z2)
 
 
 def test_a_rank_that_dies_does_not_hang_the_others(tmp_path):

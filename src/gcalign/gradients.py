@@ -12,7 +12,6 @@ their entries are at most 1 whatever the plan, so nothing overflows where a rela
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from gcalign.divergences import RowStatistic
 from gcalign.operators import Blocked, Operator
-from gcalign.solvers import Marginal, Scalings
+from gcalign.solvers import Marginal, Scalings, conjugate_gradients
 from gcalign.support import Support
 
 
@@ -246,7 +245,7 @@ def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     # a balanced plan has a gauge: S is a null vector, and the right side is orthogonal to it
     null = sums if bool((tau_1 == 1).all() & (tau_2 == 1).all()) else None
     right = -tau_2 * (b - by_rows.rmatvec(tau_1 * a))
-    solution = _conjugate_gradients(schur, right, weights, null)
+    solution = conjugate_gradients(schur, right, weights, null)
     if solution is None:
         return None
     eta = solution
@@ -254,38 +253,6 @@ def _implicit(job: Job, eps: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     delta, eps_rows = _step_adjoint(rows, s.log_kv, eps, a)
     b = b + by_rows.rmatvec(delta)
     return delta, eta, eps_rows + _step_adjoint(columns, s.log_ktu, eps, b)[1]
-
-
-def _conjugate_gradients(
-    apply: Callable[[Tensor], Tensor], rhs: Tensor, weights: Tensor, null: Tensor | None
-) -> Tensor | None:
-    """apply⁻¹ rhs for an operator symmetric and positive in the weighted inner product, but for a null vector.
-
-    None where an eigenvalue is below 1e-3: a plan converged to 1e-6 leaves its scalings that much less exact.
-    """
-
-    def project(v: Tensor) -> Tensor:
-        return v if null is None else v - null * (v.sum() / null.sum())  # weights · null is constant
-
-    def inner(x: Tensor, y: Tensor) -> Tensor:
-        return (weights * x * y).sum()
-
-    residual = project(rhs)
-    x, direction, size = torch.zeros_like(rhs), residual, inner(residual, residual)
-    enough = size * torch.finfo(rhs.dtype).eps ** 1.6
-    for _ in range(2 * len(rhs) + 20):
-        if bool(size <= enough):
-            break
-        image = project(apply(direction))
-        curvature = inner(direction, image)
-        if not bool(curvature > 1e-3 * inner(direction, direction)):
-            return None
-        step = size / curvature
-        x = x + step * direction
-        residual = residual - step * image
-        size, before = inner(residual, residual), size
-        direction = residual + size / before * direction
-    return x
 
 
 def _truncated(job: Job, eps: Tensor, a: Tensor, b: Tensor, parts: _Parts) -> Tensor:

@@ -70,9 +70,9 @@ def scaling(
     """Scale rows, then columns, until the columns move by less than `tol`, relative to ‖P − T‖₁ or else to the mass.
 
     After a row step only the columns can be off, by s·|e^{b⁺ − b} − 1| where b⁺ is what the next column step gives:
-    |ν − Pᵀ1| where columns are hard, the distance to the fixed point where they are relaxed; plain iterations return the
-    plan with that step done. Near the target an absolute tolerance would leave a gradient that is mostly error. On accelerators
-    the test, which waits for the device, is made every fourth time.
+    |ν − Pᵀ1| where columns are hard, the distance to the fixed point where they are relaxed; plain iterations return
+    the plan with that step done. Near the target an absolute tolerance would leave a gradient that is mostly error.
+    On accelerators the test, which waits for the device, is made every fourth time.
     """
     n, m = operator.shape
     a, b = torch.zeros_like(eps).expand(n), torch.zeros_like(eps).expand(m)
