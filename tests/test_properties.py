@@ -71,8 +71,10 @@ def test_the_dual_value_rises_with_every_step(seed, n, eps):
 def test_converged_plans_have_their_marginals(seed, n, eps):
     plan = gcalign.method("gca-ince", eps=eps, iterations=5000, tol=1e-4).plan(*views(seed, n))
     assert plan.converged
-    assert plan.row_error < 2e-4  # tol is relative to ‖P − T‖₁ ≤ 2·mass
-    assert plan.column_error < 1e-12
+    # the side that was scaled last is exact, the other to tol, which is relative to ‖P − T‖₁ ≤ 2·mass
+    exact, other = sorted((plan.row_error, plan.column_error))
+    assert exact < 1e-12
+    assert other < 2e-4
     torch.testing.assert_close(plan.mass, torch.tensor(float(n), dtype=torch.float64))
 
 
@@ -134,7 +136,7 @@ def test_the_fenchel_young_loss_is_positive_and_its_gradient_in_the_cost_is_t_mi
     sides = (Rows(relax[0]), Columns(relax[1]))
     loss = gcalign.Alignment(gcalign.LogKernel(table, eps), sides, KL(), iterations=50_000, tol=1e-13)
     plain = gcalign.Alignment(
-        gcalign.LogKernel(table, eps), sides, KL(), iterations=50_000, tol=1e-13, gradient="implicit"
+        gcalign.LogKernel(table, eps), sides, KL(), iterations=50_000, tol=1e-13, gradient="truncated"
     )
     unrolled = gcalign.Alignment(
         gcalign.LogKernel(table, eps), sides, KL(), iterations=plain.plan(z1, z2).iterations, tol=0, gradient="unrolled"

@@ -78,7 +78,7 @@ class Relaxed(Penalty):
         return gap * (self.lam / (self.lam + eps))
 
     def tau(self, eps: Tensor) -> float | None:
-        return self.lam / (self.lam + float(eps))
+        return self.lam / (self.lam + float(eps.detach()))
 
     def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
         sums = log_sums.exp()

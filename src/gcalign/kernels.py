@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -151,7 +152,7 @@ class LogKernel(Kernel):
 
 
 def _inverse(eps: Tensor | float, like: Tensor) -> Tensor:  # [1]
-    return (1 / eps).to(like.dtype).view(1) if isinstance(eps, Tensor) else like.new_full((1,), 1 / eps)
+    return (1 / eps.to(like.dtype)).view(1) if isinstance(eps, Tensor) else like.new_full((1,), 1 / eps)
 
 
 def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
@@ -164,12 +165,34 @@ def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 
 
 def normalize(z: Tensor) -> Tensor:
-    """Unit rows. A zero row stays zero, with a finite gradient; huge and tiny rows lose nothing.
+    """Unit rows. A zero row stays zero, with a finite gradient; huge and tiny rows lose nothing."""
+    unit: Tensor = _Normalize.apply(z)[0]  # type: ignore[no-untyped-call]  # torch's own
+    return unit
 
-    Directions do not depend on the scale, so each row is first divided by its largest entry as a constant:
-    the squares in the norm can then neither overflow nor vanish.
-    """
-    largest = z.detach().abs().amax(1, keepdim=True)
-    z = z / torch.where(largest > 0, largest, 1)
-    squared = z.square().sum(1, keepdim=True)
-    return z / torch.where(squared > 0, squared, 1).sqrt()
+
+class _Normalize(torch.autograd.Function):
+    """z/‖z‖, row by row, keeping nothing but the result and the norms."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
+        # directions do not depend on the scale, so each row is first divided by its largest entry:
+        # the squares in the norm can then neither overflow nor vanish
+        largest = z.abs().amax(1, keepdim=True)
+        largest = torch.where(largest > 0, largest, 1)
+        unit = z / largest
+        norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True)
+        norm = torch.where(norm > 0, norm, 1)
+        unit = unit.div_(norm)
+        norm = norm * largest
+        ctx.save_for_backward(unit, norm)
+        ctx.set_materialize_grads(False)
+        return unit, norm
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, along: Tensor | None) -> Tensor | None:
+        unit, norm = ctx.saved_tensors  # both outputs, so that there is a second derivative, too
+        through = None if along is None else unit * along
+        if grad is None:
+            return through
+        found = (grad - unit * (unit * grad).sum(1, keepdim=True)) / norm
+        return found if through is None else found + through
