@@ -92,6 +92,25 @@ def test_loss_and_gradients_are_those_of_the_joined_batch(tmp_path, world):
             torch.testing.assert_close(got, grad, rtol=1e-7, atol=1e-10, msg=lambda m, key=key: f"{key}: {m}")
 
 
+def few_main(rank, folder):
+    join(rank, 3, folder)
+    z1, z2, _ = batch(2)
+    mine = own(rank, [2, 0, 0])
+    for name in ("iot-uni", "gca-uot"):
+        leaves = [z[mine].clone().requires_grad_() for z in (z1, z2)]
+        loss = gcalign.method(name, layout="cross", block=1)(*leaves)
+        loss.backward()
+        torch.testing.assert_close(loss.detach(), torch.load(os.path.join(folder, f"{name}.pt"), weights_only=True))
+    dist.destroy_process_group()
+
+
+def test_more_ranks_than_rows(tmp_path):
+    z1, z2, _ = batch(2)
+    for name in ("iot-uni", "gca-uot"):
+        torch.save(gcalign.method(name, layout="cross")(z1, z2), tmp_path / f"{name}.pt")
+    mp.spawn(few_main, args=(str(tmp_path),), nprocs=3)
+
+
 # --- parameters under DDP -------------------------------------------------------------------------------------
 
 

@@ -89,7 +89,7 @@ def vectors(job: Job) -> tuple[Tensor, ...]:
     log_columns = s.b + job.log_ktu() if s.log_ktu is not None or job.column_sums else s.b[:0]
     terms = s.a.new_zeros(len(s.a), 0)
     if job.statistics:
-        terms = operator.by_rows([_statistics(job, *block) for block in operator.log_blocks()])
+        terms = operator.by_rows([_statistics(job, *block) for block in operator.log_blocks()], len(job.statistics))
     return support.where(log_p, 0), s.a + s.log_kv, log_columns, s.a.clone(), s.b.clone(), terms
 
 

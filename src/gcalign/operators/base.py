@@ -46,8 +46,8 @@ class Operator(ABC):
         """log K on a target's support."""
         return self.source.on(support, self.spans)
 
-    def by_rows(self, parts: list[Tensor]) -> Tensor:
-        """[n, …] from a part for each block."""
+    def by_rows(self, parts: list[Tensor], width: int) -> Tensor:
+        """[n, width] from a part for each block."""
         return torch.cat(parts)
 
     def log_blocks(self) -> Iterator[tuple[int, int, Tensor]]:

@@ -186,11 +186,10 @@ class Blocked(Operator):
         """diag(eᵃ) K diag(eᵇ) for products with signed vectors; its entries must be at most about 1, as a plan's."""
         return Scaled(self, a, b)
 
-    def by_rows(self, parts: list[Tensor]) -> Tensor:
+    def by_rows(self, parts: list[Tensor], width: int) -> Tensor:
         if self.shard is None:
-            return super().by_rows(parts)
-        whole = self.like.new_zeros(self.shape[0], parts[0].shape[1]) if parts else None
-        assert whole is not None
+            return super().by_rows(parts, width)
+        whole = self.like.new_zeros(self.shape[0], width)
         for (start, stop), part in zip(self.spans, parts, strict=True):
             whole[start:stop] = part
         return self.summed(whole)[0]
