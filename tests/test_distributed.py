@@ -228,8 +228,9 @@ def dying_main(rank, folder):
     criterion = gcalign.method("gca-ince")
     criterion(z1, z2)
     if rank == 1:
+        time.sleep(0.5)  # until the other has all it needs of this call
         os._exit(0)
-    time.sleep(0.5)
+    time.sleep(1.5)
     with pytest.raises(RuntimeError, match="lost another rank"):
         criterion(z1, z2)
 

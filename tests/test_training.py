@@ -104,8 +104,10 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, mo
     assert_same(weights(finished), weights(whole))
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, monkeypatch, capsys, request):
     config = config_for(tmp_path)
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores Ctrl-C
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, inherited))
     honest, handler = Keeper.on_train_batch_end, signal.getsignal(signal.SIGINT)
 
     def pressed(self, trainer, module, outputs, batch, batch_idx):

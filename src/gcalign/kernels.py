@@ -166,6 +166,11 @@ def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 
 def normalize(z: Tensor) -> Tensor:
     """Unit rows. A zero row stays zero, with a finite gradient; huge and tiny rows lose nothing."""
+    if torch.compiler.is_compiling():  # the same by operations that can be fused
+        largest = z.detach().abs().amax(1, keepdim=True)
+        z = z / torch.where(largest > 0, largest, 1)
+        squared = z.square().sum(1, keepdim=True)
+        return z / torch.where(squared > 0, squared, 1).sqrt()
     unit: Tensor = _Normalize.apply(z)[0]  # type: ignore[no-untyped-call]  # torch's own
     return unit
 
