@@ -48,6 +48,10 @@ class Objective(nn.Module):
     ) -> Tensor:
         raise NotImplementedError
 
+    def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
+        """P_θ, without gradient; takes what the criterion takes."""
+        raise NotImplementedError
+
 
 class Alignment(Objective):
     """Five choices make a method: K_θ, B with h, d_M, P_tgt and d_Γ. It prints as that composition.
@@ -114,7 +118,6 @@ class Alignment(Objective):
 
     @torch.no_grad()
     def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
-        """P_θ, without gradient; takes what the criterion takes."""
         return self._solved(z1, z2, known, target, lambda solved: solved.plan())
 
     def explain(

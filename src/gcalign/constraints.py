@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -302,7 +303,7 @@ class BlockSums(Constraint):
             raise ValueError(f"mass of shape {tuple(self.mass.shape)} must be {groups}: row groups × column groups")
 
 
-def _by_group(x: Tensor, g: Tensor, h: Tensor, reduce) -> Tensor:  # type: ignore[no-untyped-def]  # Tensor.sum or Tensor.logsumexp
+def _by_group(x: Tensor, g: Tensor, h: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
     """x [n, m] reduced over each group of columns, then each group of rows: [G, H]."""
     narrow = torch.stack([reduce(x[:, h == k], 1) for k in range(int(h.max()) + 1)], 1)
     return torch.stack([reduce(narrow[g == k], 0) for k in range(int(g.max()) + 1)])

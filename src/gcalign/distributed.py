@@ -73,8 +73,13 @@ def joined(shard: Shard, side: Side, sizes: list[int]) -> Side:
     the backward pass takes this rank's rows, times the number of ranks: DDP's mean over ranks then gives every
     parameter the gradient of one process with the joined batch.
     """
-    values = (getattr(side, name) for name in _KNOWN)
-    return Side(*(None if x is None else _AllGather.apply(x, shard, sizes) for x in values))  # type: ignore[no-untyped-call,arg-type]  # torch's own
+
+    def whole(x: Tensor) -> Tensor:
+        found: Tensor = _AllGather.apply(x, shard, sizes)  # type: ignore[no-untyped-call]  # torch leaves `apply` untyped
+        return found
+
+    known = {name: getattr(side, name) for name in _KNOWN}
+    return Side(**{name: whole(x) for name, x in known.items() if x is not None})
 
 
 class _AllGather(torch.autograd.Function):

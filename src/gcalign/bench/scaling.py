@@ -54,7 +54,7 @@ def bench_scaling(*, n: Sequence[int], dim: int, eps: float, repeats: int, seed:
     for name, size in progress.over(cells, lambda c: f"memory of {c[0]}, n = {c[1]}"):
         called, chosen = losses.OURS[name]
         found = probed({"method": called, "options": {"block": BLOCK, **chosen}, "n": size, **common})
-        plan = criteria[name].plan(*batches[size])  # type: ignore[operator]  # an Alignment
+        plan = criteria[name].plan(*batches[size])
         row = {"name": name, "n": size, **times[f"{name}, n = {size}"].figures()}
         rows.append(row | {"megabytes": found["extra_bytes"] / 1e6, "iterations": plan.iterations})
     top = max(sizes[-1], 8192)

@@ -47,9 +47,9 @@ def bench_solvers(
 ) -> Result:
     """Time every solver at every n and ε, then count the iterations that warm starts save."""
     rows: list[Row] = []
-    for size in n:
-        for value in progress.over(list(eps), lambda e, size=size: f"n = {size}, ε = {e:g}"):  # type: ignore[misc]
-            rows += _cell(size, dim, value, tol, repeats, seed, progress)
+    cells = [(size, value) for size in n for value in eps]
+    for size, value in progress.over(cells, lambda c: f"n = {c[0]}, ε = {c[1]:g}"):
+        rows += _cell(size, dim, value, tol, repeats, seed, progress)
     warm, note = warm_starts(min(n), dim, seed, tol, progress)
     notes = [peer.missing for peer in (peers.POT, peers.GEOMLOSS) if not peer.installed]
     notes += [note] if note else []
@@ -161,7 +161,7 @@ def _iterations(n: int, dim: int, seed: int, tol: float, move: float, steps: int
     ids, generator = torch.arange(n), torch.Generator().manual_seed(seed + 1)
     counted = []
     for step in range(steps + 1):
-        plan = criterion.plan(z1, z2, ids=ids)  # type: ignore[operator]  # an Alignment
+        plan = criterion.plan(z1, z2, ids=ids)
         if step:
             counted.append(plan.iterations)
         criterion(z1, z2, ids=ids)  # what a training step leaves behind

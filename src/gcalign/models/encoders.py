@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gcalign.errors import count, did_you_mean, one_of, positive
+from gcalign.errors import count, did_you_mean, imported, one_of, positive
 from gcalign.models.state import evaluating, seeded
 
 _log = logging.getLogger(__name__)
@@ -213,14 +212,8 @@ def _custom(name: str, shape: tuple[int, int, int], width: float, stem: str) -> 
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    where, _, what = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(where), what)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"encoder={name!r} cannot be imported ({error}); write module:function, and see that the module is "
-            "installed or on PYTHONPATH"
-        ) from error
+    remedy = "write module:function, and see that the module is installed or on PYTHONPATH"
+    function: Callable[..., Any] = imported("encoder", name, remedy)
     if not callable(function):
         raise TypeError(f"encoder={name!r} is a {type(function).__name__}; it must be a function that makes a module")
     return function

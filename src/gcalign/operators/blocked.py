@@ -15,13 +15,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gcalign.operators.base import Operator, RowStep
 from gcalign.operators.sharded import Shard
-from gcalign.operators.sources import Inner, Source
+from gcalign.operators.sources import Inner, Source, add_offset
 from gcalign.support import Support
 
 
@@ -237,12 +238,8 @@ class Blocked(Operator):
                 torch.mm(k, ahead, out=phi[start:stop]).mul_(mine[:, None])
             if psi is not None:
                 psi.addmm_(k.T, mine[:, None] * source.phi[start:stop])
-            if r is not None:
-                sums = mine * torch.mv(k, right)
-                (r if len(r) == 1 else r[start:stop]).add_(sums.sum() if len(r) == 1 else sums)
-            if c is not None:
-                sums = torch.mv(k.T, mine) * right
-                c += sums.sum() if len(c) == 1 else sums
+            add_offset(r, slice(start, stop), partial(_scaled_sums, k, mine, right))
+            add_offset(c, slice(None), partial(_scaled_sums, k.T, right, mine))
         if psi is not None:
             psi *= right[:, None]
 
@@ -272,6 +269,11 @@ class Blocked(Operator):
     def summed(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Sums over all ranks of what each has from its own rows."""
         return parts if self.shard is None else self.shard.sum(*parts)
+
+
+def _scaled_sums(k: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Row sums of diag(left) k diag(right)."""
+    return left * torch.mv(k, right)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -96,11 +96,7 @@ class Inner(Source):
     def rows(self, start: int, stop: int, tensors: tuple[Tensor, ...]) -> Tensor:
         phi, psi, r, c = tensors
         log_k = phi[start:stop] @ psi.T + (r if len(r) == 1 else r[start:stop])[:, None] + c
-        return log_k if self.own is None else log_k.masked_fill(self._itself(start, stop), -torch.inf)
-
-    def _itself(self, start: int, stop: int) -> Tensor:
-        i = torch.arange(start, stop, device=self.phi.device)
-        return i[:, None] + (self.own or 0) == torch.arange(self.shape[1], device=self.phi.device)
+        return _without_itself(log_k, start, self.own)
 
     @property
     def offsets(self) -> tuple[Tensor, Tensor]:
@@ -137,10 +133,8 @@ class Inner(Source):
             phi[start:stop].addmm_(weights, self.psi)
         if psi is not None:
             psi.addmm_(weights.T, self.phi[start:stop])
-        if r is not None:
-            (r if len(r) == 1 else r[start:stop]).add_(weights.sum() if len(r) == 1 else weights.sum(1))
-        if c is not None:
-            c += weights.sum() if len(c) == 1 else weights.sum(0)
+        add_offset(r, slice(start, stop), lambda: weights.sum(1))
+        add_offset(c, slice(None), lambda: weights.sum(0))
 
     def pull_pairs(self, pairs: Pairs, weights: Tensor, into: list[Tensor | None]) -> None:
         """The same for weights on a list of pairs."""
@@ -149,10 +143,24 @@ class Inner(Source):
             phi.index_add_(0, pairs.i, weights[:, None] * self.psi[pairs.j])
         if psi is not None:
             psi.index_add_(0, pairs.j, weights[:, None] * self.phi[pairs.i])
-        if r is not None:
-            r += weights.sum() if len(r) == 1 else pairs.sum_rows(weights)
-        if c is not None:
-            c += weights.sum() if len(c) == 1 else pairs.sum_columns(weights)
+        add_offset(r, slice(None), lambda: pairs.sum_rows(weights))
+        add_offset(c, slice(None), lambda: pairs.sum_columns(weights))
+
+
+def add_offset(into: Tensor | None, which: slice, sums: Callable[[], Tensor]) -> None:
+    """Add to the gradient of an offset, if one is wanted: one number for each row (column), or one for all."""
+    if into is not None and len(into) == 1:
+        into += sums().sum()
+    elif into is not None:
+        into[which] += sums()
+
+
+def _without_itself(log_k: Tensor, start: int, own: int | None) -> Tensor:
+    """Rows from `start` on, row i and column own + i never matched."""
+    if own is None:
+        return log_k
+    i = torch.arange(start, start + len(log_k), device=log_k.device)
+    return log_k.masked_fill(i[:, None] + own == torch.arange(log_k.shape[1], device=log_k.device), -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -178,11 +186,7 @@ class Pairwise(Source):
 
     def rows(self, start: int, stop: int, tensors: tuple[Tensor, ...]) -> Tensor:
         log_k = self.kernel(tensors[0][start:stop], tensors[1])
-        if self.own is None:
-            return log_k
-        i = torch.arange(start, stop, device=log_k.device)
-        itself = i[:, None] + self.own == torch.arange(self.shape[1], device=log_k.device)
-        return log_k.masked_fill(itself, -torch.inf)
+        return _without_itself(log_k, start, self.own)
 
     def frozen(self) -> Source:
         kernel = copy.deepcopy(self.kernel).requires_grad_(False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gcalign.errors import did_you_mean
+from gcalign.errors import did_you_mean, imported
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,7 @@ def logger_of(name: str, arguments: dict[str, Any], run: Path) -> Any:
 def _imported(name: str) -> Callable[..., Any]:
     from lightning.pytorch.loggers import Logger
 
-    where, _, what = name.partition(":")
-    try:
-        kind = getattr(importlib.import_module(where), what)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"logger={name} cannot be imported ({error}); pip install its package, or choose logger=csv"
-        ) from error
+    kind: Callable[..., Any] = imported("logger", name, "pip install its package, or choose logger=csv")
     if not (isinstance(kind, type) and issubclass(kind, Logger)):
         raise ValueError(
             f"logger={name} must be a class of Lightning loggers, such as lightning.pytorch.loggers:CSVLogger"
