@@ -30,6 +30,7 @@ STOREYS = [
     ("data", "models", "report"),
     ("evaluation",),
     ("training",),
+    ("experiments",),
     ("bench", "demo"),
     ("cli",),
 ]

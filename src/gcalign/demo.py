@@ -220,7 +220,7 @@ def _plans(finished: dict[tuple[str, float], Run], images: Scenes) -> Any:
                 criterion = method(name, eps=0.1)
                 assert isinstance(criterion, Alignment)
                 plan = criterion.plan(h1 - h1.mean(0), h2 - h2.mean(0))
-            shown = axis.imshow(plan.log / 2.302585, cmap="Blues", vmin=-4, vmax=0)
+            shown = axis.imshow((plan.log / 2.302585).numpy(), cmap="Blues", vmin=-4, vmax=0)
             axis.set_title(f"{name}, {_said(noise)}", fontsize=9)
             axis.set_xticks(range(0, 80, 8), [str(c) for c in range(10)], fontsize=7)
             axis.set_yticks(range(0, 80, 8), [str(c) for c in range(10)], fontsize=7)
