@@ -34,14 +34,15 @@ def read(path: Path) -> list[Record]:
     """The records of a result file, in its order."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; `gcalign reproduce {path.stem}` writes it")
-    found = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            content = json.loads(line)
-            found.append(Record(**content | {"words": tuple(content.get("words", ()))}))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}, line {number} is no result ({error}); delete the line or the file") from error
-    return found
+    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(path.read_text().splitlines(), 1)]
+
+
+def _parsed(line: str, where: str) -> Record:
+    try:
+        content = json.loads(line)
+        return Record(**content | {"words": tuple(content.get("words", ()))})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where} is no result ({error}); delete the line or the file") from error
 
 
 def write(path: Path, records: Iterable[Record]) -> None:
