@@ -1,0 +1,121 @@
+// Training curves and the plane of alignment and uniformity, as SVG of the width there is.
+
+const PAD = { left: 52, right: 12, top: 12, bottom: 40 }, TALL = 300;
+const DASHES = ["", "7 4", "2 3", "10 3 2 3"];
+
+function ticks(low, high, about = 5) {
+  const raw = (high - low) / about, power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * ([1, 2, 5, 10].find((k) => k * power >= raw) ?? 10);
+  const out = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++) out.push(Number((k * step).toPrecision(10)));
+  return out;
+}
+
+function range(values) {
+  let low = Infinity, high = -Infinity;
+  for (const v of values) { low = Math.min(low, v); high = Math.max(high, v); }
+  if (low === Infinity) return [0, 1];
+  const air = 0.06 * (high - low) || Math.abs(high) * 0.05 || 0.5;
+  return [low - air, high + air];
+}
+
+function axes(svg, wide, [x0, x1], [y0, y1], xName, yName) {
+  const x = (v) => PAD.left + ((v - x0) / (x1 - x0)) * (wide - PAD.left - PAD.right);
+  const y = (v) => TALL - PAD.bottom - ((v - y0) / (y1 - y0)) * (TALL - PAD.top - PAD.bottom);
+  for (const v of ticks(y0, y1)) svg.append(
+    make("line", { class: "rule", x1: PAD.left, x2: wide - PAD.right, y1: y(v), y2: y(v) }),
+    make("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, short(v)));
+  for (const v of ticks(x0, x1, wide < 420 ? 4 : 7)) svg.append(make("text", { x: x(v), y: TALL - PAD.bottom + 16, "text-anchor": "middle" }, short(v)));
+  svg.append(
+    make("text", { x: (wide + PAD.left) / 2, y: TALL - 6, "text-anchor": "middle" }, xName),
+    make("text", { x: -(TALL - PAD.bottom) / 2, y: 13, transform: "rotate(-90)", "text-anchor": "middle" }, yName));
+  return [x, y];
+}
+
+function fresh(holder, label) {
+  const wide = Math.max(260, holder.clientWidth);
+  const svg = make("svg", { viewBox: `0 0 ${wide} ${TALL}`, role: "img", "aria-label": label });
+  holder.replaceChildren(svg);
+  return [svg, wide];
+}
+
+function startCurves() {
+  const select = byId("curve"), withCurves = data.shown.filter((run) => Object.keys(run.curves).length);
+  if (!select) return;
+  const names = [...new Set(withCurves.flatMap((run) => Object.keys(run.curves)))];
+  const hidden = new Set();
+  select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
+  byId("curve-runs").replaceChildren(...withCurves.map((run) => {
+    const box = make("input", { type: "checkbox", checked: true }), key = make("i", { class: "key", "aria-hidden": "true" });
+    key.style.borderTop = `3px ${run.dash ? "dashed" : "solid"} ${colour(run)}`;
+    box.addEventListener("change", () => { if (box.checked) hidden.delete(run); else hidden.add(run); draw(); });
+    return make("label", {}, box, key, run.name);
+  }));
+  function draw() {
+    const name = select.value, runs = withCurves.filter((run) => !hidden.has(run) && run.curves[name]);
+    const last = runs.map((run) => `${run.name} ${short(run.curves[name].y.at(-1))}`);
+    const [svg, wide] = fresh(byId("curves"), `${name} against step; at the end: ${last.join(", ") || "no run chosen"}`);
+    const [, x1] = range(runs.flatMap((run) => run.curves[name].x));
+    const [x, y] = axes(svg, wide, [0, x1], range(runs.flatMap((run) => run.curves[name].y)), "step", name);
+    for (const run of runs) {
+      const { x: xs, y: ys } = run.curves[name];
+      const path = xs.map((v, k) => `${k ? "L" : "M"}${x(v).toFixed(1)} ${y(ys[k]).toFixed(1)}`).join("");
+      const line = make("path", { d: path, class: "curve", "stroke-dasharray": DASHES[run.dash % 4] }, make("title", {}, run.name));
+      line.style.stroke = colour(run);
+      svg.append(line);
+    }
+    byId("curve-said").textContent = last.length ? `At the end: ${last.join("; ")}.` : "Choose a run.";
+    svg.addEventListener("pointermove", (e) => {
+      const box = svg.getBoundingClientRect(), v = (((e.clientX - box.left) * wide) / box.width - PAD.left) / (wide - PAD.left - PAD.right) * x1;
+      const near = runs.map((run) => {
+        const { x: xs, y: ys } = run.curves[name];
+        const k = xs.reduce((best, s, i) => (Math.abs(s - v) < Math.abs(xs[best] - v) ? i : best), 0);
+        return `${run.name} ${short(ys[k])} (step ${xs[k]})`;
+      });
+      byId("curve-said").textContent = near.join("; ");
+    });
+  }
+  select.addEventListener("change", draw);
+  draw();
+  return draw;
+}
+
+const MARKS = [
+  (x, y) => make("circle", { cx: x, cy: y, r: 5 }),
+  (x, y) => make("rect", { x: x - 4.5, y: y - 4.5, width: 9, height: 9 }),
+  (x, y) => make("polygon", { points: `${x},${y - 6} ${x + 6},${y + 5} ${x - 6},${y + 5}` }),
+  (x, y) => make("polygon", { points: `${x},${y - 7} ${x + 6},${y} ${x},${y + 7} ${x - 6},${y}` }),
+];
+
+function startPlane() {
+  const select = byId("plane-of");
+  if (!select) return;
+  options(select, data.planes.map((plane) => plane.name));
+  select.closest("label").hidden = data.planes.length < 2;
+  function draw() {
+    const { points } = data.planes[select.value];
+    const methods = [...new Set(points.map((p) => p.method))], settings = [...new Set(points.map((p) => p.setting))];
+    const best = points.reduce((b, p) => (p.alignment + p.uniformity < b.alignment + b.uniformity ? p : b), points[0]);
+    const [svg, wide] = fresh(byId("plane"), `Alignment against uniformity of ${points.length} runs; lower is better for both. The lowest sum has ${best.name}: alignment ${short(best.alignment)}, uniformity ${short(best.uniformity)}.`);
+    const [x, y] = axes(svg, wide, range(points.map((p) => p.uniformity)), range(points.map((p) => p.alignment)), "uniformity (← better)", "alignment (better ↓)");
+    for (const p of points) {
+      const mark = MARKS[settings.indexOf(p.setting) % 4](x(p.uniformity), y(p.alignment));
+      mark.append(make("title", {}, `${p.name}: alignment ${short(p.alignment)}, uniformity ${short(p.uniformity)}`));
+      mark.style.fill = colour(p);
+      mark.setAttribute("class", "mark");
+      svg.append(mark);
+    }
+    const key = (mark, text, fill) => {
+      const picture = make("svg", { viewBox: "0 0 16 16", class: "mark-key", "aria-hidden": "true" }, mark);
+      mark.style.fill = fill;
+      return make("span", {}, picture, text);
+    };
+    byId("plane-key").replaceChildren(
+      ...methods.map((m) => key(MARKS[0](8, 8), m, colour(points.find((p) => p.method === m)))),
+      ...(settings.length > 1 ? settings.map((s, k) => key(MARKS[k % 4](8, 8), s, "var(--soft)")) : []));
+    byId("plane-table").replaceChildren(...points.map((p) => make("tr", {}, make("td", {}, p.name), make("td", {}, short(p.alignment)), make("td", {}, short(p.uniformity)))));
+  }
+  select.addEventListener("change", draw);
+  draw();
+  return draw;
+}

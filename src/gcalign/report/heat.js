@@ -1,0 +1,201 @@
+// The heat map of a plan, its controls, and the pairs it trusts least.
+
+const STEPS = [1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100];
+// viridis, from no mass to all of it
+const STOPS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]];
+const RAMP = new Uint32Array(256);
+for (let k = 0; k < 256; k++) {
+  const x = (k / 255) * (STOPS.length - 1), i = Math.min(STOPS.length - 2, Math.floor(x)), f = x - i;
+  const [r, g, b] = STOPS[i].map((v, c) => Math.round(v + f * (STOPS[i + 1][c] - v)));
+  RAMP[k] = (255 << 24) | (b << 16) | (g << 8) | r;
+}
+
+const plannable = data.shown.filter((run) => run.pairing !== null);
+const heat = { run: null, eps: 0.5, iterations: 10, lam: 0.2, mode: "both", sort: "class", order: null, plan: null, at: null };
+const MODES = {
+  free: () => ({ rows: null, columns: null }),
+  rows: () => ({ rows: Infinity, columns: null }),
+  both: () => ({ rows: Infinity, columns: Infinity }),
+  relaxed: () => ({ rows: heat.lam, columns: heat.lam }),
+};
+const cosineCache = new Map();
+
+function cosinesOf(run) {
+  if (!cosineCache.has(run)) {
+    const { n } = data.pairings[run.pairing];
+    if (cosineCache.size > 2) cosineCache.clear(); // a matrix of 1024 rows is 4 MB
+    cosineCache.set(run, cosines(halves(run.z1), halves(run.z2), n, run.dim));
+  }
+  return cosineCache.get(run);
+}
+
+function ordered(pairing) {
+  const key = { class: pairing.labels, domain: pairing.domains }[heat.sort];
+  const order = Array.from({ length: pairing.n }, (_, k) => k);
+  return key ? order.sort((p, q) => key[p] - key[q] || p - q) : order;
+}
+
+function replan() {
+  const pairing = data.pairings[heat.run.pairing];
+  heat.plan = solve(cosinesOf(heat.run), pairing.n, { eps: heat.eps, iterations: heat.iterations, ...MODES[heat.mode]() });
+  redraw();
+  suspects();
+}
+
+function redraw() {
+  const pairing = data.pairings[heat.run.pairing], { n, log } = heat.plan, canvas = byId("heat");
+  heat.order = ordered(pairing);
+  const image = new ImageData(n, n), pixels = new Uint32Array(image.data.buffer), depth = 2 * Math.log(n);
+  for (let r = 0; r < n; r++) {
+    const row = heat.order[r] * n;
+    for (let c = 0; c < n; c++) {
+      const x = 1 + log[row + heat.order[c]] / depth;
+      pixels[r * n + c] = RAMP[x <= 0 ? 0 : x >= 1 ? 255 : (x * 255) | 0];
+    }
+  }
+  canvas.width = canvas.height = n;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  grouped(pairing);
+  said(pairing);
+  point(heat.at);
+}
+
+function grouped(pairing) {
+  const [key, names] = { class: [pairing.labels, pairing.classes], domain: [pairing.domains, pairing.domainNames] }[heat.sort] ?? [];
+  const runs = [];
+  if (key) heat.order.forEach((k, r) => {
+    const last = runs[runs.length - 1];
+    if (last && last.group === key[k]) last.end = r + 1;
+    else runs.push({ group: key[k], start: r, end: r + 1 });
+  });
+  const shown = runs.length <= 24 ? runs : [];
+  byId("groups").replaceChildren(...shown.map(({ group, start, end }) => {
+    const label = make("span", {}, names[group] ?? String(group));
+    label.style.cssText = `top:${(100 * start) / pairing.n}%;height:${(100 * (end - start)) / pairing.n}%`;
+    return label;
+  }));
+  byId("grid").replaceChildren(...shown.slice(1).flatMap(({ start }) => ["left", "top"].map((side) => {
+    const line = make("i", { class: side });
+    line.style[side] = `${(100 * start) / pairing.n}%`;
+    return line;
+  })));
+}
+
+function said(pairing) {
+  const p = heat.plan, mean = p.share.reduce((s, x) => s + x, 0) / p.n;
+  const facts = {
+    "mass per row": short(p.mass / p.n),
+    "row sums": `${short(Math.min(...p.rowSums))} – ${short(Math.max(...p.rowSums))}`,
+    "column sums": `${short(Math.min(...p.columnSums))} – ${short(Math.max(...p.columnSums))}`,
+    "on the pairs": percent(mean),
+    entropy: short(p.entropy),
+  };
+  byId("facts").replaceChildren(...Object.entries(facts).map(([k, v]) => make("div", {}, make("dt", {}, k), make("dd", {}, v))));
+  byId("heat").setAttribute("aria-label",
+    `Transport plan of ${heat.run.name}, ${p.n} by ${p.n}, sorted by ${heat.sort}, ε = ${short(heat.eps)}: ${percent(mean)} of the mass of a row is on its pair on average. ` +
+    "Arrow keys move over it, Home goes to the pair of the row.");
+  byId("objective").textContent = heat.run.objective;
+  byId("eps-said").textContent = short(heat.eps);
+  byId("iterations-said").textContent = heat.iterations;
+  byId("lam-said").textContent = short(heat.lam);
+  byId("lam").closest("label").hidden = heat.mode !== "relaxed";
+  byId("iterations").disabled = heat.mode === "rows" || heat.mode === "free";
+  byId("pairing").textContent = pairing.about;
+}
+
+function point(at) {
+  heat.at = at;
+  const cursor = byId("cursor"), out = byId("pair");
+  cursor.hidden = !at;
+  if (!at) {
+    out.replaceChildren("Point at the plan, tap it, or move over it with the arrow keys.");
+    return;
+  }
+  const pairing = data.pairings[heat.run.pairing], { n, log, rowSums } = heat.plan;
+  const i = heat.order[at.r], j = heat.order[at.c], l = log[i * n + j], p = Math.exp(l);
+  cursor.style.left = `${(100 * (at.c + 0.5)) / n}%`;
+  cursor.style.top = `${(100 * (at.r + 0.5)) / n}%`;
+  const first = classOf(pairing.labels, pairing.classes, i), second = classOf(pairing.secondLabels, pairing.classes, j);
+  const kind = i === j ? (pairing.mismatched.includes(i) ? "a pair, mismatched on purpose" : "a pair") : "not a pair";
+  out.replaceChildren(
+    tile(pairing.first, i, `view 1 of ${i} ${first}`, 56), tile(pairing.second, j, `view 2 of ${j} ${second}`, 56),
+    make("span", {}, make("b", {}, `${i} ${first} × ${j} ${second}`), make("br"),
+      `mass ${short(p)}, ${percent(p / rowSums[i])} of its row, −log P = ${(-l).toFixed(2)}; ${kind}`));
+}
+
+function suspects() {
+  const pairing = data.pairings[heat.run.pairing], { share, n } = heat.plan, wrong = new Set(pairing.mismatched);
+  const ranked = Array.from({ length: n }, (_, k) => k).sort((p, q) => share[p] - share[q]);
+  const shown = ranked.slice(0, 24);
+  byId("suspects").replaceChildren(...shown.map((k) => {
+    const first = classOf(pairing.labels, pairing.classes, k), second = classOf(pairing.secondLabels, pairing.classes, k);
+    return make("li", { class: wrong.has(k) ? "wrong" : null },
+      tile(pairing.first, k, `view 1 of ${k} ${first}`), tile(pairing.second, k, `view 2 of ${k} ${second}`),
+      make("span", {}, make("b", {}, `${k} ${first}${second === first ? "" : ` → ${second}`}`), make("br"),
+        `${percent(share[k])} of its row${wrong.has(k) ? " · mismatched" : ""}`));
+  }));
+  let sentence = `${heat.run.name}, with the plan as set above. A row's mass would put ${percent(1 / n)} on each column if it knew nothing.`;
+  if (wrong.size) {
+    let below = 0, right = 0;
+    for (const k of ranked) if (wrong.has(k)) below += n - wrong.size - right; else right++;
+    const found = shown.filter((k) => wrong.has(k)).length;
+    sentence += ` ${wrong.size} of the ${n} pairs were mismatched on purpose; ${found} of the ${shown.length} shown are such (${((shown.length * wrong.size) / n).toFixed(0)} by chance), and a mismatched pair ranks above a true one in ${percent(below / (wrong.size * (n - wrong.size)))} of cases.`;
+  }
+  byId("suspects-said").textContent = sentence;
+}
+
+function choose(run) {
+  const pairing = data.pairings[run.pairing];
+  Object.assign(heat, { run, eps: run.eps, iterations: run.iterations, mode: run.mode, lam: run.lam ?? 0.2, at: null });
+  byId("eps").value = Math.log10(run.eps);
+  byId("iterations").value = STEPS.reduce((best, s, k) => (Math.abs(s - run.iterations) < Math.abs(STEPS[best] - run.iterations) ? k : best), 0);
+  byId("mode").value = run.mode;
+  byId("lam").value = Math.log10(heat.lam);
+  for (const button of document.querySelectorAll("#sort button")) {
+    button.hidden = (button.value === "class" && !pairing.labels) || (button.value === "domain" && !pairing.domains);
+  }
+  sortBy(document.querySelector(`#sort button[value=${heat.sort}]`).hidden ? "data" : heat.sort);
+  replan();
+}
+
+function sortBy(name) {
+  heat.sort = name;
+  for (const button of document.querySelectorAll("#sort button")) button.setAttribute("aria-pressed", button.value === name);
+}
+
+let pending = 0;
+function soon() { // sliders ask more often than a large plan can answer
+  cancelAnimationFrame(pending);
+  pending = requestAnimationFrame(replan);
+}
+
+function startHeat() {
+  if (!plannable.length) return;
+  const canvas = byId("heat");
+  options(byId("plan-run"), plannable.map((run) => run.name));
+  byId("plan-run").addEventListener("change", (e) => choose(plannable[e.target.value]));
+  byId("mode").addEventListener("change", (e) => { heat.mode = e.target.value; replan(); });
+  byId("eps").addEventListener("input", (e) => { heat.eps = 10 ** e.target.value; byId("eps-said").textContent = short(heat.eps); soon(); });
+  byId("lam").addEventListener("input", (e) => { heat.lam = 10 ** e.target.value; byId("lam-said").textContent = short(heat.lam); soon(); });
+  byId("iterations").addEventListener("input", (e) => { heat.iterations = STEPS[e.target.value]; byId("iterations-said").textContent = heat.iterations; soon(); });
+  byId("own").addEventListener("click", () => choose(heat.run));
+  for (const button of document.querySelectorAll("#sort button")) {
+    button.addEventListener("click", () => { sortBy(button.value); heat.at = null; redraw(); });
+  }
+  const where = (e) => {
+    const box = canvas.getBoundingClientRect(), n = heat.plan.n;
+    const cell = (x, size) => Math.max(0, Math.min(n - 1, Math.floor((x / size) * n)));
+    point({ r: cell(e.clientY - box.top, box.height), c: cell(e.clientX - box.left, box.width) });
+  };
+  canvas.addEventListener("pointermove", where);
+  canvas.addEventListener("pointerdown", where);
+  canvas.addEventListener("keydown", (e) => {
+    const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[e.key];
+    const at = heat.at ?? { r: 0, c: 0 }, n = heat.plan.n, inside = (x) => Math.max(0, Math.min(n - 1, x));
+    if (move) point({ r: inside(at.r + move[0]), c: inside(at.c + move[1]) });
+    else if (e.key === "Home") point({ r: at.r, c: at.r });
+    else return;
+    e.preventDefault();
+  });
+  choose(plannable[0]);
+}

@@ -1,0 +1,68 @@
+"""Numbers and pictures small enough to travel inside a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+THUMBNAIL = 48  # pixels of a side, at most
+WIDEST = 1200  # pixels of a figure
+
+
+@dataclass(frozen=True)
+class Sprite:
+    """Thumbnails in one picture, row by row."""
+
+    url: str
+    n: int
+    columns: int
+    rows: int
+
+
+def sprite(images: Tensor) -> Sprite:  # [n, C, H, W] uint8
+    """A JPEG of them all."""
+    from PIL import Image
+
+    n, channels, side = images.shape[:3]
+    if side > THUMBNAIL:
+        images = interpolate(images.float(), (THUMBNAIL, THUMBNAIL), mode="area").round().byte()
+        side = THUMBNAIL
+    columns = math.ceil(math.sqrt(n))
+    rows = math.ceil(n / columns)
+    tiles = torch.zeros(rows * columns, 3, side, side, dtype=torch.uint8)
+    tiles[:n] = images.expand(n, 3, side, side) if channels == 1 else images
+    whole = tiles.view(rows, columns, 3, side, side).permute(0, 3, 1, 4, 2).reshape(rows * side, columns * side, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(whole.numpy()).save(buffer, "JPEG", quality=82)
+    return Sprite(_url("image/jpeg", buffer.getvalue()), n, columns, rows)
+
+
+def figure(picture: bytes) -> str:
+    """A drawing as a data URL, no wider than a page needs."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    image.thumbnail((WIDEST, 4 * WIDEST))
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=82, method=4)
+    return _url("image/webp", buffer.getvalue())
+
+
+def halves(x: Tensor) -> str:
+    """float16, little-endian, in base64."""
+    return base64.b64encode(x.contiguous().numpy().astype("<f2").tobytes()).decode()
+
+
+def whole(x: Tensor) -> str:
+    """uint16, little-endian, in base64."""
+    return base64.b64encode(x.contiguous().numpy().astype("<u2").tobytes()).decode()
+
+
+def _url(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
