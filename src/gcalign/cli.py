@@ -177,6 +177,29 @@ def _bench(parser: Parser) -> Run:
     return declare(parser)
 
 
+@command(
+    "report",
+    "write one page that shows runs and results: tables, plans to explore, curves, neighbours, suspicious pairs",
+    example="gcalign report runs/small -o report.html --results docs/results/small",
+)
+def _report(parser: Parser) -> Run:
+    parser.add_argument("folder", nargs="?", default="runs", help="where the runs are (default: %(default)s)")
+    parser.add_argument("-o", "--output", default="report.html", metavar="PATH", help="(default: %(default)s)")
+    parser.add_argument("--results", metavar="DIR", help="tables and figures, as `gcalign reproduce` writes them")
+    parser.add_argument(
+        "--runs-shown", type=int, default=9, metavar="N", help="in the interactive parts (default: %(default)s)"
+    )
+    parser.add_argument("--images", type=int, default=256, metavar="N", help="rows of the plans (default: %(default)s)")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.experiments.report import report
+
+        path = report(args.folder, args.output, results=args.results, shown=args.runs_shown, images=args.images)
+        print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+    return run
+
+
 def main(argv: list[str] | None = None) -> int:
     """0 when the command ran, whatever it found; 2 for bad usage."""
     argv = sys.argv[1:] if argv is None else argv
