@@ -69,6 +69,28 @@ def _verify(parser: Parser) -> Run:
 
 
 @command(
+    "claims",
+    "hold the paper's empirical claims against result files",
+    example="gcalign claims docs/results --scale small --write docs/claims.md",
+)
+def _claims(parser: Parser) -> Run:
+    parser.add_argument(
+        "results", nargs="?", default="docs/results", help="folder of result files, by scale (default: %(default)s)"
+    )
+    parser.add_argument("--scale", default="small", metavar="NAME", help="tiny, small or paper (default: %(default)s)")
+    parser.add_argument("--write", metavar="PATH", help="the ledger as Markdown")
+    parser.add_argument("--json", metavar="PATH", help="the verdicts as JSON; - is standard output alone")
+    parser.add_argument("--theorems", action="store_true", help="run `gcalign verify`, too, and add its verdicts")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.experiments.claims import claims
+
+        claims(args.results, scale=args.scale, write=args.write, to_json=args.json, theorems=args.theorems)
+
+    return run
+
+
+@command(
     "demo",
     "pretrain three methods on the embedded data, probe them and draw what they learnt",
     example="gcalign demo --seed 1",

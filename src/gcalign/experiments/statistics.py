@@ -25,7 +25,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference and its 95 % interval; without an interval (one seed) nothing can be said of its sign."""
+    """A mean difference and its interval, 95 % unless said otherwise; one seed has none, so nothing is said."""
 
     mean: float
     low: float
@@ -69,26 +69,30 @@ def minus(a: Seeded, b: Seeded) -> dict[int | None, float]:
     return {seed: a[seed] - b[seed] for seed in a if seed in b}
 
 
+def mean(values: Seeded) -> float:
+    return statistics.fmean(values.values())
+
+
 def spread(values: Iterable[float]) -> Spread:
     values = list(values)
     std = statistics.stdev(values) if len(values) > 1 else None
     return Spread(statistics.fmean(values), std, len(values))
 
 
-def difference(a: Seeded, b: Seeded) -> Difference | None:
+def difference(a: Seeded, b: Seeded, level: float = LEVEL) -> Difference | None:
     """a − b, paired by seed; None where no seed has both."""
-    return interval(minus(a, b).values())
+    return interval(minus(a, b).values(), level)
 
 
-def interval(values: Iterable[float]) -> Difference | None:
-    """The mean of differences with its 95 % interval: unbounded for one, None for none."""
+def interval(values: Iterable[float], level: float = LEVEL) -> Difference | None:
+    """The mean of differences with its interval: unbounded for one, None for none."""
     values = list(values)
     if not values:
         return None
     found = spread(values)
     if found.std is None:
         return Difference(found.mean, -math.inf, math.inf, 1)
-    half = t_quantile(found.n - 1) * found.std / math.sqrt(found.n)
+    half = t_quantile(found.n - 1, level) * found.std / math.sqrt(found.n)
     return Difference(found.mean, found.mean - half, found.mean + half, found.n)
 
 
@@ -109,7 +113,7 @@ def t_quantile(df: float, level: float = LEVEL) -> float:
     low, high = 0.0, 1.0
     while _beyond(high, df) > 1 - level:
         high *= 2
-    for _ in range(200):
+    for _ in range(64):  # more halvings than a double has bits
         middle = (low + high) / 2
         low, high = (middle, high) if _beyond(middle, df) > 1 - level else (low, middle)
     return high

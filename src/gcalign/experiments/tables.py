@@ -91,9 +91,9 @@ def delta(d: Difference | None) -> Cell:
     return Cell(f"{points(d)}{mark}")
 
 
-def points(d: Difference, unit: float = 100) -> str:
-    """+1.01 [+0.52, +1.50], in percentage points."""
-    mean, low, high = (f"{unit * x:+.2f}".replace("-", "−") for x in (d.mean, d.low, d.high))
+def points(d: Difference, unit: float = 100, digits: int = 2) -> str:
+    """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
+    mean, low, high = (f"{unit * x:+.{digits}f}".replace("-", "−") for x in (d.mean, d.low, d.high))
     return mean if math.isinf(d.low) else f"{mean} [{low}, {high}]"
 
 

@@ -1,0 +1,241 @@
+"""Tables say what their records say: statistics against scipy, golden bytes, paired differences, what is missing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+import gcalign
+from gcalign.experiments import paper, records, statistics, tables
+from gcalign.experiments.records import Record
+from gcalign.experiments.sheets import Cell, Sheet
+
+
+def record(value, method="ince", seed=0, measure="linear-fast", setting="standard", data="cifar10", **more):
+    labels = {"method": method, "data": data, "setting": setting}
+    return Record("table1", more.pop("scale", "small"), measure, value, labels, seed, **more)
+
+
+# --- statistics ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("df", [1, 2, 2.7, 4, 7.9, 30, 1e4])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
+def test_t_quantiles_are_those_of_scipy(df, level):
+    assert statistics.t_quantile(df, level) == pytest.approx(stats.t.ppf((1 + level) / 2, df), rel=1e-9)
+
+
+def test_an_interval_without_freedom_is_an_error():
+    with pytest.raises(ValueError, match="df=0 must be > 0"):
+        statistics.t_quantile(0)
+
+
+def test_a_paired_difference_has_the_interval_of_scipys_paired_test():
+    a, b = {0: 0.54, 1: 0.55, 2: 0.54, 3: 0.56}, {3: 0.50, 2: 0.49, 1: 0.47, 0: 0.50}
+    found = statistics.difference(a, b)
+    expected = stats.ttest_rel([a[s] for s in a], [b[s] for s in a]).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    assert found.better
+    assert not found.worse
+
+
+def test_unpaired_groups_have_the_interval_of_welchs_test():
+    a, b = [1.0, 2.0, 4.0, 3.5], [0.5, 1.0, 0.0]
+    found = statistics.welch(statistics.spread(a), statistics.spread(b))
+    expected = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+def test_only_seeds_that_both_have_are_compared():
+    found = statistics.difference({0: 1.0, 1: 2.0, 5: 9.0}, {0: 0.5, 1: 1.0, 7: -9.0})
+    assert (found.mean, found.n) == (0.75, 2)
+    assert statistics.difference({0: 1.0}, {1: 1.0}) is None
+
+
+def test_one_seed_is_neither_better_nor_worse():
+    found = statistics.difference({0: 0.9}, {0: 0.1})
+    assert found.mean == pytest.approx(0.8)
+    assert not found.better
+    assert not found.worse
+    assert statistics.spread([0.9]).std is None
+
+
+def test_two_values_for_one_seed_are_an_error():
+    with pytest.raises(ValueError, match="two values of linear-fast"):
+        statistics.by_seed([record(0.5), record(0.6)], "linear-fast", method="ince")
+
+
+def test_a_label_of_none_selects_records_without_it():
+    plain = Record("fig-time", "small", "seconds-per-epoch", 3.0, {"method": "gca-ince"}, 0)
+    varied = Record("fig-time", "small", "seconds-per-epoch", 5.0, {"method": "gca-ince", "iterations": 10}, 0)
+    assert statistics.by_seed([plain, varied], "seconds-per-epoch", method="gca-ince", iterations=None) == {0: 3.0}
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def few() -> list[Record]:
+    values = {"ince": (0.50, 0.52, 0.51), "gca-ince": (0.52, 0.541, 0.529), "gca-uot": (0.53, 0.52, 0.54)}
+    about = {"protocol": "linear-fast", "n_train": 5000, "n_test": 10000}
+    return [
+        record(
+            value,
+            method,
+            seed,
+            about=about,
+            words=(f"method={method}", "epochs=6", f"method.eps={0.5 if method == 'ince' else 0.2}", f"seed={seed}"),
+        )
+        for method, by in values.items()
+        for seed, value in enumerate(by)
+    ]
+
+
+GOLDEN = """\
+# table1
+
+| Method | CIFAR-10 |
+| --- | --- |
+| INCE | 51.00 ± 1.00 |
+| GCA-INCE | **53.00 ± 1.05** |
+| Δ = GCA-INCE − INCE | +2.00 [+1.75, +2.25] ▲ |
+| RINCE | – |
+| GCA-RINCE | – |
+| Δ = GCA-RINCE − RINCE | – |
+| SimCLR | – |
+| BYOL | – |
+| IOT | – |
+| IOT-uni | – |
+| GCA-UOT | **53.00 ± 1.00** |
+
+`tab:new_combine` of the paper at scale small: test accuracy in %, mean ± standard deviation over seeds 0, 1, 2. \
+Protocol: linear-fast; training images: 5000; test images: 10000.
+
+The best of a column is in bold, the second in italics (LaTeX: underlined), whatever their spread. Δ is the difference \
+paired by seed with its 95 % interval (Student t); ▲ and ▼ stand only where that excludes zero.
+
+Not measured at this scale: CIFAR-100, SVHN, ImageNet-100, CIFAR-10 (Ex), CIFAR-100 (Ex), CIFAR-10C, CIFAR-10C (Ex).
+
+All runs: `epochs=6`. Chosen for each method: INCE `method.eps=0.5`; GCA-INCE `method.eps=0.2`; \
+GCA-UOT `method.eps=0.2`.
+"""
+
+
+def test_a_table_is_the_same_bytes_whatever_the_order_of_its_records(tmp_path):
+    markdown, tex = tables.table1(few(), tmp_path / "a")
+    assert markdown.read_text() == GOLDEN.replace("| INCE | 51.00 ± 1.00 |", "| INCE | _51.00 ± 1.00_ |")
+    records.write(tmp_path / "table1.jsonl", reversed(few()))
+    again = tables.table1(records.read(tmp_path / "table1.jsonl"), tmp_path / "b")
+    assert [p.read_bytes() for p in again] == [markdown.read_bytes(), tex.read_bytes()]
+    assert [p.name for p in again] == ["table1.md", "table1.tex"]
+
+
+def test_latex_has_booktabs_groups_marks_and_no_bare_specials(tmp_path):
+    values = [*few(), *(record(0.3, m, 0, setting=s) for m in ("ince", "byol") for s in ("C1", "C2", "C3"))]
+    text = tables.table1(values, tmp_path)[1].read_text()
+    assert r"\multicolumn{1}{c}{Standard} & \multicolumn{1}{c}{Noisy} \\" in text
+    assert r"\cmidrule(lr){3-3}" in text
+    assert r"\textbf{53.00 $\pm$ 1.00}" in text
+    assert r"\underline{51.00 $\pm$ 1.00}" in text
+    assert r"+2.00 [+1.75, +2.25] $\uparrow$" in text
+    assert r"\texttt{tab:new\_combine}" in text
+    assert text.isascii()
+
+
+def test_the_extreme_column_is_the_mean_of_three_settings_seed_by_seed():
+    values = [record(x, "ince", seed, setting=s) for s, x in (("C1", 0.3), ("C2", 0.4), ("C3", 0.8)) for seed in (0, 1)]
+    column = next(c for c in paper.NEW_COMBINE if c.name == "CIFAR-10 (Ex)")
+    assert column.ours(values, "ince") == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
+    assert column.ours(values[:-1], "ince") == {0: pytest.approx(0.5)}
+
+
+def test_a_difference_is_marked_only_where_its_interval_excludes_zero():
+    assert tables.delta(statistics.Difference(0.02, 0.01, 0.03, 3)).text == "+2.00 [+1.00, +3.00] ▲"
+    assert tables.delta(statistics.Difference(-0.02, -0.03, -0.01, 3)).text == "−2.00 [−3.00, −1.00] ▼"
+    assert tables.delta(statistics.Difference(0.02, -0.01, 0.05, 3)).text == "+2.00 [−1.00, +5.00]"
+    assert tables.delta(statistics.Difference(0.02, -math.inf, math.inf, 1)).text == "+2.00"
+
+
+def test_one_seed_has_no_spread_and_no_interval(tmp_path):
+    text = tables.table1([record(0.5, "ince"), record(0.6, "gca-ince")], tmp_path)[0].read_text()
+    assert "| GCA-INCE | **60.00** |" in text
+    assert "| Δ = GCA-INCE − INCE | +10.00 |" in text
+    assert "over seed 0." in text
+
+
+def test_a_cell_with_fewer_seeds_than_the_table_says_so(tmp_path):
+    text = tables.table1([*few(), record(0.4, "byol", 0), record(0.4, "byol", 1)], tmp_path)[0].read_text()
+    assert "| BYOL | 40.00 ± 0.00 (n = 2) |" in text
+
+
+def test_at_tiny_scenes_stand_in_for_the_first_data_set(tmp_path):
+    values = [record(0.5, m, s, data="scenes", scale="tiny") for m in ("ince", "gca-ince") for s in (0, 1)]
+    values += [record(0.4, "ince", 0, "cifar10c", data="scenes", scale="tiny")]
+    text = tables.table1(values, tmp_path)[0].read_text()
+    assert "| Method | scenes | scenesC |" in text
+    assert "Not measured at this scale: CIFAR-100, SVHN" in text
+    assert "| Method | Standard |" in tables.table_a_cifar100(values, tmp_path)[0].read_text()
+
+
+def test_appendix_tables_have_the_four_conditions(tmp_path):
+    values = [record(0.5, "iot", 0, "cifar10c", s) for s in ("standard", "C1", "C2", "C3")]
+    text = tables.table_a_cifar10c(values, tmp_path)[0].read_text()
+    assert "| Method | Standard | Erase (C1) | Crop (C2) | Brightness (C3) |" in text
+    assert "`tab:cifar10c`" in text
+
+
+@pytest.mark.parametrize("draw", [tables.table1, tables.table_a_cifar10, tables.flops])
+def test_a_table_without_records_says_what_makes_them(draw, tmp_path):
+    with pytest.raises(ValueError, match="gcalign reproduce"):
+        draw([], tmp_path)
+
+
+def test_the_table_of_methods_is_what_the_methods_print(tmp_path):
+    text = tables.table_methods([], tmp_path)[0].read_text()
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines()[4:13]}
+    assert list(rows) == [paper.NAMES[m] for m in paper.METHODS]
+    for name, title in paper.NAMES.items():
+        made = gcalign.method(name)
+        for part in (made.kernel, made.divergence, made.target, *made.constraints):
+            assert repr(part).replace("*", r"\*") in rows[title]
+        assert f"| {made.layout} |" in rows[title]
+
+
+def test_flops_stand_beside_the_papers(tmp_path):
+    counts = {"ince": (100, 20), "gca-uot": (100, 80)}
+    values = [
+        Record("flops", "small", "mflops", float(x), {"method": m, "part": part}, about={"n": 512})
+        for m, (products, rest) in counts.items()
+        for part, x in (("matmul", products), ("elementwise", rest), ("total", products + rest))
+    ]
+    text = tables.flops(values, tmp_path)[0].read_text()
+    assert "| INCE | 100.00 | 20.00 | 120.00 | 1.00 | 6.31 | 1.00 |" in text
+    assert "| GCA-UOT | 100.00 | 80.00 | 180.00 | 1.50 | 4.54 | 0.72 |" in text
+    assert "n: 512" in text
+
+
+def test_cells_escape_what_markdown_and_latex_would_read():
+    sheet = Sheet("x", ["a|b"], [[Cell("1 * 2 | 3 % of x_y")]], ["`a_b` & c"])
+    assert r"| 1 \* 2 \| 3 % of x_y |" in sheet.markdown()
+    assert r"1 * 2 | 3 \% of x\_y \\" in sheet.tex()
+    assert r"\texttt{a\_b} \& c" in sheet.tex()
+
+
+# --- the paper's numbers ---------------------------------------------------------------------------------------
+
+
+def test_the_papers_numbers_are_those_of_its_text():
+    source = next(Path(__file__).parents[2].glob("shared/paper/*.txt"), None)
+    if source is None:
+        pytest.skip("the paper's text is not here")
+    text = source.read_text().replace("{\\footnotesize ", "").replace(" ", "")
+    for column in (*paper.NEW_COMBINE, *paper.CIFAR10, *paper.CIFAR100, *paper.CIFAR10C):
+        assert len(column.mean) == len(column.std) == len(paper.METHODS)
+        for mean, std in zip(column.mean, column.std, strict=True):
+            assert f"{mean:.2f}±{std:.2f}" in text, (column.name, mean, std)
+    for row in paper.DELTAS.values():
+        assert all(f"&{x:+.2f}" in text for x in row)
+    assert all(f"{x}MFlops" in text for x in paper.MFLOPS.values())
+    assert all(f"{x}\\%" in text for x in paper.DOMAIN_ACCURACY)
