@@ -53,7 +53,7 @@ NEAR = (0.50, 0.51, 0.52)
 )
 def test_a_difference_is_judged_by_its_interval(gca, word):
     found = verdict("Δ GCA-INCE, CIFAR-10", results("table1", table(ince=NEAR, gca_ince=gca)))
-    assert (found.word, found.seeds) == (word, len(gca))
+    assert (found.word, found.n) == (word, len(gca))
 
 
 def test_where_the_paper_has_a_loss_a_loss_is_what_holds():
@@ -185,7 +185,8 @@ def test_run_times_are_compared_as_ratios(uot, word):
         for s, x in enumerate(by)
     ]
     values.append(Record("fig-time", "small", "seconds-per-epoch", 1.0, {"method": "gca-uot", "iterations": 5}, 0))
-    assert verdict("run time GCA-UOT, INCE", results("fig-time", values)).word == word
+    found = verdict("run time GCA-UOT, INCE", results("fig-time", values))
+    assert (found.word, found.n, found.of) == (word, 3, "rounds")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_counted_operations_need_no_seeds(gca, uot, words):
     values = [Record("flops", "small", "mflops", x, {"method": m, "part": "total"}) for m, x in counts.items()]
     found = [verdict(f"FLOPs {name}", results("flops", values)) for name in ("GCA-INCE", "GCA-UOT")]
     assert " ".join(v.word for v in found) == words
-    assert found[0].seeds is None
+    assert found[0].n is None
 
 
 def plan(method, matrix):
@@ -245,11 +246,14 @@ def test_plans_are_judged_by_their_sums_and_one_run_shows_no_contrast():
     assert "GCA-UOT 2.08" in found.ours
 
 
-@pytest.mark.parametrize(("entropies", "word"), [((1.0, 2.0, 4.0), "held"), ((1.0, 2.0, 1.5), "failed")])
-def test_entropy_must_rise_with_every_step_of_epsilon(entropies, word):
+@pytest.mark.parametrize(("shares", "word"), [((0.9, 0.8, 0.6), "held"), ((0.9, 0.6, 0.8), "failed")])
+def test_rows_must_spread_with_every_step_of_epsilon_whatever_their_mass(shares, word):
     values = [
-        Record("fig-epsilon", "small", "entropy", x, {"method": "ince", "eps": eps}, 0)
-        for eps, x in zip((0.01, 0.1, 1.0), entropies, strict=True)
+        Record(
+            *("fig-epsilon", "small", "plan", None, {"method": "gca-uot", "eps": eps}, 0),
+            {"log_plan": [[math.log(mass * x), math.log(mass * (1 - x))] for _ in range(2)]},
+        )
+        for eps, mass, x in zip((0.01, 0.1, 1.0), (5.0, 1.0, 0.01), shares, strict=True)
     ]
     assert verdict("ε smooths", results("fig-epsilon", values)).word == word
 

@@ -111,7 +111,7 @@ GOLDEN = """\
 | GCA-UOT | **53.00 ± 1.00** |
 
 `tab:new_combine` of the paper at scale small: test accuracy in %, mean ± standard deviation over seeds 0, 1, 2. \
-Protocol: linear-fast; training images: 5000; test images: 10000.
+Probed by linear-fast (5000 training and 10000 test images).
 
 The best of a column is in bold, the second in italics (LaTeX: underlined), whatever their spread. Δ is the difference \
 paired by seed with its 95 % interval (Student t); ▲ and ▼ stand only where that excludes zero.

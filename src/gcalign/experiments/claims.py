@@ -46,13 +46,13 @@ class Judged:
             return "the paper's numbers"
         if self.verdict.word == "not measured":
             return "–"
-        seeds = self.verdict.seeds
-        return self.scale if seeds is None else f"{self.scale}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+        n, of = self.verdict.n, self.verdict.of
+        return self.scale if n is None else f"{self.scale}, {n} {of.removesuffix('s') if n == 1 else of}"
 
     def as_dict(self) -> dict[str, object]:
         c, v = self.claim, self.verdict
         named = {"section": c.section, "label": c.label, "where": c.where, "says": c.says, "paper": c.paper_value}
-        return {**named, "ours": v.ours, "basis": self.basis, "seeds": v.seeds, "verdict": v.word}
+        return {**named, "ours": v.ours, "basis": self.basis, "n": v.n, "verdict": v.word}
 
 
 def loaded(folder: Path, scale: str) -> Results:
@@ -108,7 +108,7 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
     parts = [
         "# Claims",
         f"What the paper claims of its experiments, and what our result files of scale `{scale}` say. Written by "
-        f"`gcalign claims --scale {scale} --write docs/claims.md`; do not edit.",
+        f"`gcalign claims --scale {scale}{' --theorems' if proofs else ''} --write docs/claims.md`; do not edit.",
         f"**{summary(found)}.**",
         "\n".join(f"* **{word}**: {meaning}." for word, meaning in _MEANS.items()),
         "Differences are paired by seed, in percentage points of accuracy unless said otherwise, with their 95 % "

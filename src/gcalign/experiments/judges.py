@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gcalign.experiments import paper
@@ -35,7 +35,8 @@ class Verdict:
 
     word: Word
     ours: str
-    seeds: int | None = None  # None where nothing was repeated, nor need be
+    n: int | None = None  # repetitions; None where there are none, nor need be
+    of: str = "seeds"
 
 
 class NotMeasured(Exception):  # noqa: N818  # an answer, not an error
@@ -204,7 +205,8 @@ def seconds(a: str, b: str, judged: Callable[[Difference, str], Verdict]) -> Jud
         d = interval(one[s] / two[s] - 1 for s in one if s in two)
         if d is None:
             raise results.missing("fig-time")
-        return judged(d, f"{NAMES[a]} takes {points(d, digits=1)} % more time per epoch than {NAMES[b]}")
+        verdict = judged(d, f"{NAMES[a]} takes {points(d, digits=1)} % more time per epoch than {NAMES[b]}")
+        return replace(verdict, of="rounds")
 
     return judge
 
@@ -281,20 +283,20 @@ def both_marginals(results: Results) -> Verdict:
 
 
 def smoother(results: Results) -> Verdict:
-    """Whether the plan's entropy rises with every step of ε, for each method."""
-    records = results.of("fig-epsilon")
-    told, rises = [], []
-    for m in METHODS:
-        epsilons = sorted(
-            {float(r.labels["eps"]) for r in records if r.measure == "entropy" and r.labels["method"] == m}
-        )
-        means = [mean(by_seed(records, "entropy", method=m, eps=e)) for e in epsilons]
-        if len(means) > 1:
-            rises.append(all(x <= y for x, y in itertools.pairwise(means)))
-            told.append(f"{NAMES[m]} {means[0]:.2f} → {means[-1]:.2f} for ε from {epsilons[0]:g} to {epsilons[-1]:g}")
-    if not told:
+    """Whether the mean entropy of the plan's rows, each made a distribution, rises with every step of ε."""
+    found: dict[str, dict[float, float]] = {}
+    for labels, plan in _plans(results, "fig-epsilon"):
+        shares = [[x / sum(row) for x in row] for row in plan]
+        entropy = statistics.fmean(-sum(p * math.log(p) for p in row if p > 0) for row in shares)
+        found.setdefault(NAMES[str(labels["method"])], {})[float(labels["eps"])] = entropy
+    if not any(len(by) > 1 for by in found.values()):
         raise results.missing("fig-epsilon")
-    return Verdict("held" if all(rises) else "failed", f"entropy: {'; '.join(told)}")
+    told, rises = [], []
+    for name, by in sorted(found.items()):
+        low, high = min(by), max(by)
+        rises.append(all(by[x] <= by[y] for x, y in itertools.pairwise(sorted(by))))
+        told.append(f"{name} {by[low]:.2f} → {by[high]:.2f} for ε from {low:g} to {high:g}")
+    return Verdict("held" if all(rises) else "failed", f"entropy of a row, in nats: {'; '.join(told)}")
 
 
 def above_the_line(results: Results) -> Verdict:

@@ -102,14 +102,14 @@ def _joined(things: Iterable[object]) -> str:
 
 
 def _protocol(records: Sequence[Record]) -> str:
-    """What the runs and their probes saw, as far as the records say."""
+    """How accuracy was taken, as far as the records say."""
     told = {
-        "protocol": sorted({str(r.about["protocol"]) for r in records if "protocol" in r.about}),
-        "training images": sorted({r.about["n_train"] for r in records if "n_train" in r.about}),
-        "test images": sorted({r.about["n_test"] for r in records if "n_test" in r.about}),
+        (str(r.about["protocol"]), r.about.get("n_train"), r.about.get("n_test"))
+        for r in records
+        if "protocol" in r.about
     }
-    sentence = "; ".join(f"{what}: {_joined(values)}" for what, values in told.items() if values)
-    return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
+    each = [f"{name} ({fitted} training and {tested} test images)" for name, fitted, tested in sorted(told, key=str)]
+    return f"Probed by {'; '.join(each)}." if each else ""
 
 
 def _settings(records: Sequence[Record]) -> list[str]:
