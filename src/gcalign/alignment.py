@@ -177,7 +177,7 @@ class Alignment(Objective):
         support = target.on(sides, x.dtype)
         problem = Problem(self.geometry or Entropic(eps), eps, support, sides)
         factors = self.kernel.factors(x, y)
-        source = Pairwise(self.kernel, x, y, sides.own) if factors is None else Inner(*factors, sides.own)
+        source = Pairwise(self.kernel, x, y, sides.own) if factors is None else Inner(*factors, own=sides.own)
         start = None if self.memory is None else self.memory.recall(self._column_ids(sides), eps)
         return Setting.of(source, self.constraints, problem, support, sides.allowed, share, start)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,16 @@ from torch import Tensor, nn
 from gcalign.errors import positive
 
 _PAPER = "the paper uses 0.5"
+
+
+class Factors(NamedTuple):
+    """log K = scale·φ ψᵀ + r ⊕ c; r and c have one number for each row (column), or one for all."""
+
+    phi: Tensor  # [n, k]
+    psi: Tensor  # [m, k]
+    r: Tensor  # [n] or [1]
+    c: Tensor  # [m] or [1]
+    scale: float = 1.0
 
 
 class Kernel(nn.Module, ABC):
@@ -48,11 +58,11 @@ class Kernel(nn.Module, ABC):
         eps = self.eps
         return -self.cost(x, y) / (eps.to(x.dtype) if isinstance(eps, Tensor) else eps)
 
-    def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """φ [n, k], ψ [m, k], r and c with log K = φ ψᵀ + r ⊕ c, where a kernel has such a form; None is always right.
+    def factors(self, x: Tensor, y: Tensor) -> Factors | None:
+        """What log K is made of, where a kernel has such a form; None is always right.
 
-        r and c have one number for each row (column), or one for all. With factors, products with K and its gradient
-        are plain matrix products; without, rows of log K are differentiated by autograd.
+        With factors, products with K and its gradient are plain matrix products; without, rows of log K are
+        differentiated by autograd.
         """
         return None
 
@@ -81,11 +91,11 @@ class Cosine(Kernel):
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
         return 1 - x @ y.T
 
-    def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    def factors(self, x: Tensor, y: Tensor) -> Factors | None:
         if not self._unchanged(Cosine):
             return None
         beta = _inverse(self.eps, x)
-        return x * beta, y, -beta, x.new_zeros(1)
+        return _scaled(x, y, -beta, x.new_zeros(1), self.eps, 1.0)
 
 
 class SquaredEuclidean(Kernel):
@@ -101,11 +111,11 @@ class SquaredEuclidean(Kernel):
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
         return x.square().sum(1)[:, None] + y.square().sum(1) - 2 * (x @ y.T)
 
-    def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    def factors(self, x: Tensor, y: Tensor) -> Factors | None:
         if not self._unchanged(SquaredEuclidean):
             return None
         beta = _inverse(self.eps, x)
-        return x * (2 * beta), y, -beta * x.square().sum(1), -beta * y.square().sum(1)
+        return _scaled(x, y, -beta * x.square().sum(1), -beta * y.square().sum(1), self.eps, 2.0)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + ("" if self.normalized else ", normalized=False")
@@ -155,6 +165,13 @@ def _inverse(eps: Tensor | float, like: Tensor) -> Tensor:  # [1]
     return (1 / eps.to(like.dtype)).view(1) if isinstance(eps, Tensor) else like.new_full((1,), 1 / eps)
 
 
+def _scaled(x: Tensor, y: Tensor, r: Tensor, c: Tensor, eps: Tensor | float, times: float) -> Factors:
+    """`times`·x yᵀ/ε + r ⊕ c: an ε that is learnt is in φ, where its gradient passes; any other costs no copy."""
+    if isinstance(eps, Tensor):
+        return Factors(x * (times * _inverse(eps, x)), y, r, c)
+    return Factors(x, y, r, c, times / eps)
+
+
 def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     """A kernel as it is; any other callable as a `LogKernel`."""
     if isinstance(kernel, Kernel):
@@ -182,7 +199,7 @@ class _Normalize(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
         # directions do not depend on the scale, so each row is first divided by its largest entry:
         # the squares in the norm can then neither overflow nor vanish
-        largest = z.abs().amax(1, keepdim=True)
+        largest = torch.linalg.vector_norm(z, math.inf, dim=1, keepdim=True)
         largest = torch.where(largest > 0, largest, 1)
         unit = z / largest
         norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True)
@@ -199,5 +216,6 @@ class _Normalize(torch.autograd.Function):
         through = None if along is None else unit * along
         if grad is None:
             return through
-        found = (grad - unit * (unit * grad).sum(1, keepdim=True)) / norm
+        within = torch.bmm(unit[:, None], grad[:, :, None])[:, 0]  # ⟨unit, grad⟩ of each row, with no copy of either
+        found = torch.addcmul(grad, unit, within, value=-1).div_(norm)
         return found if through is None else found + through

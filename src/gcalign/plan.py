@@ -40,28 +40,24 @@ class Side:
 
 @dataclass(frozen=True)
 class Sides:
-    """Rows and columns. `partner` is each row's column where pairs go by position; in the joint layout
-    `own` is the column of row 0 itself (row i is then column own + i, and never matched with it)."""
+    """Rows and columns. Where pairs go by position, row i belongs to column i + `partner` modulo their number; in the
+    joint layout `own` is the column of row 0 itself (row i is then column own + i, and never matched with it)."""
 
     rows: Side
     columns: Side
     own: int | None = None
-    partner: Tensor | None = None  # [n]
+    partner: int | None = None
 
     @staticmethod
     def cross(rows: Side, columns: Side) -> Sides:
         """Rows are the first views, columns the second."""
-        partner = torch.arange(len(rows), device=rows.features.device) if rows.ids is None else None
-        return Sides(rows, columns, partner=partner)
+        return Sides(rows, columns, partner=0 if rows.ids is None else None)
 
     @staticmethod
     def joint(first: Side, second: Side) -> Sides:
         """Rows and columns are all embeddings; none is matched with itself."""
         everyone = first.joined(second)
-        partner = None
-        if first.ids is None:
-            partner = torch.arange(len(everyone), device=everyone.features.device).roll(-len(first))
-        return Sides(everyone, everyone, own=0, partner=partner)
+        return Sides(everyone, everyone, own=0, partner=len(first) if first.ids is None else None)
 
     def turned(self) -> Sides:
         """Columns as rows and rows as columns, in the cross layout."""

@@ -7,7 +7,7 @@ Everything a divergence asks of P_tgt is a sum over its support, so arrays "on t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -79,6 +79,7 @@ class Pairs(Support):
     weight: Tensor  # [k]
     shape: tuple[int, int]
     complete: bool = False
+    shift: int | None = None  # where it is known that n = m and j = i + shift modulo n, each row once: no index needed
 
     def _span(self, start: int, stop: int) -> slice:
         if (start, stop) == (0, self.shape[0]):
@@ -96,26 +97,48 @@ class Pairs(Support):
         return block.index_put((self.i[span] - start, self.j[span]), values[span], accumulate=True)
 
     def along_rows(self, vector: Tensor) -> Tensor:
-        return vector[self.i]
+        return vector[self.i] if self.shift is None else vector
 
     def along_columns(self, vector: Tensor) -> Tensor:
-        return vector[self.j]
+        return vector[self.j] if self.shift is None else _rolled(vector, -self.shift)
 
     def sum_rows(self, values: Tensor) -> Tensor:
+        if self.shift is not None:
+            return values
         return values.new_zeros(self.shape[0]).index_add(0, self.i, values)
 
     def sum_columns(self, values: Tensor) -> Tensor:
+        if self.shift is not None:
+            return _rolled(values, self.shift)
         return values.new_zeros(self.shape[1]).index_add(0, self.j, values)
+
+    def add_rows(self, into: Tensor, weights: Tensor, x: Tensor, scale: float) -> None:  # [n, d], [k], [m, d]
+        """Add scale·W x to `into`, for the matrix W given on the support."""
+        if self.shift is None:
+            into.index_add_(0, self.i, weights[:, None] * x[self.j], alpha=scale)
+        else:
+            into.addcmul_(weights[:, None], self.along_columns(x), value=scale)
+
+    def add_columns(self, into: Tensor, weights: Tensor, x: Tensor, scale: float) -> None:  # [m, d], [k], [n, d]
+        """Add scale·Wᵀ x to `into`."""
+        if self.shift is None:
+            into.index_add_(0, self.j, weights[:, None] * x[self.i], alpha=scale)
+        else:
+            into.addcmul_(_rolled(weights, self.shift)[:, None], _rolled(x, self.shift), value=scale)
 
     def where(self, values: Tensor, other: float) -> Tensor:
         return values
 
     def scaled(self, factor: Tensor) -> Support:
-        return Pairs(self.i, self.j, self.weight * factor, self.shape, self.complete)
+        return replace(self, weight=self.weight * factor)
 
     def transposed(self) -> Support:
         order = torch.argsort(self.j, stable=True)
         return Pairs(self.j[order], self.i[order], self.weight[order], self.shape[::-1], self.complete)
+
+
+def _rolled(x: Tensor, by: int) -> Tensor:
+    return x.roll(by, 0) if by else x
 
 
 @dataclass(frozen=True)

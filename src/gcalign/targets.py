@@ -30,9 +30,9 @@ class Identity(Target):
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         if sides.partner is not None:
-            i = torch.arange(len(sides.rows), device=sides.partner.device)
-            ones = sides.rows.features.new_ones(len(i), dtype=dtype)
-            return Pairs(i, sides.partner, ones, sides.shape, complete=True)
+            ones = sides.rows.features.new_ones(len(sides.rows), dtype=dtype)
+            i = torch.arange(len(ones), device=ones.device)
+            return Pairs(i, i.roll(-sides.partner), ones, sides.shape, complete=True, shift=sides.partner)
         return _matching(sides, "ids", dtype, "every id must be shared by two embeddings")
 
 

@@ -234,10 +234,11 @@ class Blocked(Operator):
         ahead = right[:, None] * source.psi if phi is not None else None
         for start, stop, k in self.blocks():
             mine = left[start:stop]
+            scaled = source.scale * mine[:, None]
             if phi is not None and ahead is not None:
-                torch.mm(k, ahead, out=phi[start:stop]).mul_(mine[:, None])
+                torch.mm(k, ahead, out=phi[start:stop]).mul_(scaled)
             if psi is not None:
-                psi.addmm_(k.T, mine[:, None] * source.phi[start:stop])
+                psi.addmm_(k.T, scaled * source.phi[start:stop])
             add_offset(r, slice(start, stop), partial(_scaled_sums, k, mine, right))
             add_offset(c, slice(None), partial(_scaled_sums, k.T, right, mine))
         if psi is not None:

@@ -74,7 +74,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class Inner(Source):
-    """log K = φ ψᵀ + r ⊕ c: products with K are matrix products with two tall matrices, and so is its gradient.
+    """log K = scale·φ ψᵀ + r ⊕ c: products with K are matrix products with two tall matrices, and so is its gradient.
 
     Row i and column own + i are one embedding and never matched.
     """
@@ -83,6 +83,7 @@ class Inner(Source):
     psi: Tensor  # [m, d]
     r: Tensor  # [n] or [1]
     c: Tensor  # [m] or [1]
+    scale: float = 1.0
     own: int | None = None
 
     @property
@@ -95,7 +96,7 @@ class Inner(Source):
 
     def rows(self, start: int, stop: int, tensors: tuple[Tensor, ...]) -> Tensor:
         phi, psi, r, c = tensors
-        log_k = phi[start:stop] @ psi.T + (r if len(r) == 1 else r[start:stop])[:, None] + c
+        log_k = self.scale * (phi[start:stop] @ psi.T) + (r if len(r) == 1 else r[start:stop])[:, None] + c
         return _without_itself(log_k, start, self.own)
 
     @property
@@ -103,21 +104,22 @@ class Inner(Source):
         return self.r, self.c
 
     def write(self, start: int, stop: int, out: Tensor) -> None:
-        torch.mm(self.phi[start:stop], self.psi.T, out=out)
+        out.addmm_(self.phi[start:stop], self.psi.T, beta=0, alpha=self.scale)
         if self.own is not None:
             out.diagonal(start + self.own).fill_(-torch.inf)
 
     def bound(self) -> Tensor:
-        """No entry of φ ψᵀ is larger in size."""
+        """No entry of scale·φ ψᵀ is larger in size."""
         phi, psi = (torch.linalg.vector_norm(x.detach(), dim=1).max() for x in (self.phi, self.psi))
-        return phi * psi
+        return abs(self.scale) * phi * psi
 
     def on(self, support: Support, spans: Sequence[tuple[int, int]]) -> Tensor:
         pairs = self.few(support)
         if pairs is None:
             return super().on(support, spans)
         r, c = self.r.expand(self.shape[0]), self.c.expand(self.shape[1])
-        return (self.phi[pairs.i] * self.psi[pairs.j]).sum(1) + r[pairs.i] + c[pairs.j]
+        inner = (pairs.along_rows(self.phi) * pairs.along_columns(self.psi)).sum(1)
+        return self.scale * inner + pairs.along_rows(r) + pairs.along_columns(c)
 
     def few(self, support: Support) -> Pairs | None:
         """The support if going through it pair by pair costs little beside the factors themselves."""
@@ -125,14 +127,14 @@ class Inner(Source):
 
     def frozen(self) -> Source:
         phi, psi, r, c = (t.detach().clone() for t in self.tensors)
-        return Inner(phi, psi, r, c, self.own)
+        return Inner(phi, psi, r, c, self.scale, self.own)
 
     def pull(self, start: int, stop: int, weights: Tensor, into: list[Tensor | None]) -> None:
         phi, psi, r, c = into
         if phi is not None:
-            phi[start:stop].addmm_(weights, self.psi)
+            phi[start:stop].addmm_(weights, self.psi, alpha=self.scale)
         if psi is not None:
-            psi.addmm_(weights.T, self.phi[start:stop])
+            psi.addmm_(weights.T, self.phi[start:stop], alpha=self.scale)
         add_offset(r, slice(start, stop), lambda: weights.sum(1))
         add_offset(c, slice(None), lambda: weights.sum(0))
 
@@ -140,9 +142,9 @@ class Inner(Source):
         """The same for weights on a list of pairs."""
         phi, psi, r, c = into
         if phi is not None:
-            phi.index_add_(0, pairs.i, weights[:, None] * self.psi[pairs.j])
+            pairs.add_rows(phi, weights, self.psi, self.scale)
         if psi is not None:
-            psi.index_add_(0, pairs.j, weights[:, None] * self.phi[pairs.i])
+            pairs.add_columns(psi, weights, self.phi, self.scale)
         add_offset(r, slice(None), lambda: pairs.sum_rows(weights))
         add_offset(c, slice(None), lambda: pairs.sum_columns(weights))
 
