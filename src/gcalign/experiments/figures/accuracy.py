@@ -8,13 +8,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gcalign.experiments import paper
 from gcalign.experiments.figures.style import (
     ACCURACIES,
     DOUBLE,
     INK,
+    THIN,
     Cell,
     Look,
     about,
+    absent,
     accuracy_of,
     cells,
     letter,
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STD = "bars: ± 1 standard deviation over seeds"
-PAPER_DOMAIN = (72.11, 95.16)  # sec:domaingen: domain accuracy at the least and the greatest α − β
 SHOWN_DOMAINS, SHOWN_EACH = 4, 4  # of fig-ptgt's target plans
 CLASS = Look("class", "#0072B2", "o", "-", True)
 DOMAIN = Look("domain", "#D55E00", "s", "--", False)
@@ -70,7 +72,7 @@ def fig_noise(records: Sequence[Record], folder: Path) -> list[Path]:
             _line(left, {100 * at: cell for at, cell in mine.items()}, look(method), shift=100 * shift)
             base = _of(found, "ince")
             differences = {100 * at: cell.minus(base[at]) for at, cell in mine.items() if at in base}
-            paired = {at: cell for at, cell in differences.items() if cell is not None}
+            paired = {at: cell for at, cell in differences.items() if cell.by_seed}
             if paired and method != "ince":
                 _line(right, paired, look(method), shift=100 * shift, interval=True)
         right.axhline(0, **_without_marker(look("ince")))
@@ -118,8 +120,8 @@ def fig_sensitivity(records: Sequence[Record], folder: Path) -> list[Path]:
         needed(drawn, "fig-sensitivity", "varied=iterations or varied=eps")
         made.figure.align_ylabels(grid[:, 0])
         note = (
-            "GCA-INCE. Compactness: mean L2 distance of the encoder's features to their class centre; lower is tighter. "
-            f"Accuracy: {ACCURACIES[measure]}."
+            "GCA-INCE. Compactness: mean L2 distance of the encoder's features to their class centre (low: tight); "
+            f"accuracy: {ACCURACIES[measure]}."
         )
         made.caption(about(records, note, spread=STD))
     return made.paths
@@ -180,13 +182,14 @@ def fig_time(records: Sequence[Record], folder: Path) -> list[Path]:
         methods = ordered(whole)[::-1]
         for k, method in enumerate(methods):
             seconds = whole[method].mean
-            first.barh(k, seconds, height=0.68, linewidth=0.8, **look(method).bar)
-            part = f" ({loss[method].mean:.2g})" if method in loss else ""
+            spread = whole[method].std
+            first.barh(k, seconds, 0.68, xerr=spread or None, linewidth=0.8, error_kw=THIN, **look(method).bar)
+            part = f" ({loss[method].mean:.2f})" if method in loss else ""
             first.annotate(
-                f"{seconds:.3g}{part}", (seconds, k), (2, 0), textcoords="offset points", va="center", size=6
+                f"{seconds:.2f}{part}", (seconds + spread, k), (2, 0), textcoords="offset points", va="center", size=6
             )
         first.set_yticks(range(len(methods)), [look(method).name for method in methods])
-        first.set_xlim(0, 1.4 * max((cell.mean for cell in whole.values()), default=1))
+        first.set_xlim(0, 1.5 * max((cell.mean for cell in whole.values()), default=1))
         first.grid(visible=False, axis="y")
         first.set_xlabel("seconds per epoch (of that, the loss)")
         _line(second, epoch, Look("whole step", look("gca-ince").colour, "o", "-", True))
@@ -201,6 +204,8 @@ def fig_time(records: Sequence[Record], folder: Path) -> list[Path]:
             _line(third, reached, look("gca-ince"))
             third.set_ylabel("accuracy (%)")
             _values(third, list(reached))
+        if not shown:
+            absent(third, "accuracy")
         for k, (axes, title) in enumerate(
             ((first, "each method"), (second, "GCA-INCE, time"), (third, "GCA-INCE, accuracy"))
         ):
@@ -211,7 +216,9 @@ def fig_time(records: Sequence[Record], folder: Path) -> list[Path]:
             _values(second, sorted({*epoch, *alone}))
         where = sorted({str(r.about["timed"]) for r in records if "timed" in r.about})
         probes = [f"Accuracy: {ACCURACIES[measure]}." for measure in shown[:1]]
-        made.caption(about(records, *where, *probes, spread=f"C {STD}" if shown else None))
+        trained = [r for r in records if r.measure in shown]
+        bars = ["A, B bars: ± 1 standard deviation over rounds."]
+        made.caption(about(trained or plain, *where, *bars, *probes, spread=f"C {STD}", seeds=bool(trained)))
     return made.paths
 
 
@@ -243,7 +250,7 @@ def fig_ptgt(records: Sequence[Record], folder: Path) -> list[Path]:
         axes = right.subplots()
         for found, style in ((domain, DOMAIN), (across, CLASS)):
             _line(axes, {a - b: found[a, b] for a, b in pairs if (a, b) in found}, style)
-        for value in PAPER_DOMAIN:
+        for value in paper.DOMAIN_ACCURACY:
             axes.axhline(value, color=DOMAIN.colour, linestyle=":", linewidth=0.8)
             axes.annotate(
                 f"paper, domain: {value:.2f} %",
@@ -258,7 +265,7 @@ def fig_ptgt(records: Sequence[Record], folder: Path) -> list[Path]:
         axes.set_xlabel("α − β")
         axes.set_ylabel("accuracy (%)")
         axes.set_ylim(top=101)
-        axes.legend(loc="best")
+        axes.legend(loc="best", frameon=True, facecolor="white", edgecolor="none", framealpha=1)
         letter(axes, 1, "accuracy of linear readouts")
         note = (
             "GCA-INCE. Target: 1 for views of one image, α within a domain, β across domains. Class accuracy: the mean "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gcalign.experiments.figures.style import DOUBLE, about, cells, letter, look, needed, ordered, page
 from gcalign.experiments.records import Record
@@ -72,7 +72,9 @@ def fig_epsilon(records: Sequence[Record], folder: Path) -> list[Path]:
     }
     needed(found, "fig-epsilon", "plan by method and eps")
     methods, values = ordered(key[0] for key in found), sorted({key[1] for key in found})
-    numbers: dict[str, dict[Any, Any]] = {m: cells(records, m, "method", "eps") for m in ("diagonal", "entropy")}
+    shown = {
+        f"{m} {{:,.{digits}f}}": cells(records, m, "method", "eps") for m, digits in (("diagonal", 2), ("entropy", 1))
+    }
     side = (DOUBLE - 1.1) / max(len(values), 4)
     with page(folder, "fig-epsilon", DOUBLE, len(methods) * (side + 0.27) + 0.5) as made:
         grid = made.figure.subplots(len(methods), len(values), squeeze=False)
@@ -93,10 +95,8 @@ def fig_epsilon(records: Sequence[Record], folder: Path) -> list[Path]:
                 image = axes.imshow(
                     np.maximum(plan, LEAST), cmap="Blues", norm=LogNorm(LEAST, MOST), interpolation="nearest"
                 )
-                said = [
-                    (name, cell) for name, by in numbers.items() for key, cell in by.items() if key == (method, eps)
-                ]
-                axes.set_xlabel("\n".join(f"{name} {cell.mean:.3g}" for name, cell in said), fontsize=6)
+                said = [text.format(by[method, eps].mean) for text, by in shown.items() if (method, eps) in by]
+                axes.set_xlabel("\n".join(said), fontsize=6)
         bar = made.figure.colorbar(image, ax=grid, aspect=24, pad=0.01, shrink=0.8, extend="both")
         bar.set_label("mass of a pair, P")
         note = "Plans of one encoder on one batch. Diagonal: mean share of a row's mass on its own pair."

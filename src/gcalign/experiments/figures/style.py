@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import io
-import math
-import statistics
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign import files
+from gcalign.experiments import statistics
 from gcalign.experiments.records import Record
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 SINGLE, DOUBLE = 3.4, 7.0  # inches: one column and two
 INK, GUIDE = "0.25", "0.9"
+THIN: dict[str, Any] = {"ecolor": INK, "elinewidth": 0.6, "capsize": 1.2, "capthick": 0.6}  # error bars on bars
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that bytes do not depend on the machine
     "font.size": 7.5,
@@ -109,28 +109,26 @@ def ordered(found: Iterable[str], known: Iterable[str] = LOOKS) -> list[str]:
 class Cell:
     """One number for each seed."""
 
-    by_seed: Mapping[int | None, float]
+    by_seed: statistics.Seeded
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.by_seed.values())
+        return statistics.mean(self.by_seed)
 
     @property
     def std(self) -> float:
-        return statistics.stdev(self.by_seed.values()) if len(self.by_seed) > 1 else 0.0
+        """Over seeds; 0 for a single one, which has none."""
+        return statistics.spread(self.by_seed.values()).std or 0.0
 
-    def minus(self, other: Cell) -> Cell | None:
+    def minus(self, other: Cell) -> Cell:
         """Differences of the seeds both have."""
-        shared = [seed for seed in self.by_seed if seed in other.by_seed]
-        return Cell({seed: self.by_seed[seed] - other.by_seed[seed] for seed in shared}) if shared else None
+        return Cell(statistics.minus(self.by_seed, other.by_seed))
 
     @property
     def half_interval(self) -> float:
-        """Half of the mean's 95 % interval (Student's t); 0 for a single seed, which has none."""
-        from scipy.stats import t  # type: ignore[import-untyped]  # comes with scikit-learn
-
-        n = len(self.by_seed)
-        return float(t.ppf(0.975, n - 1)) * self.std / math.sqrt(n) if n > 1 else 0.0
+        """Half of the mean's 95 % interval; 0 for a single seed, which has none."""
+        found = statistics.interval(self.by_seed.values())
+        return found.high - found.mean if found and found.n > 1 else 0.0
 
 
 Key = tuple[Any, ...]
@@ -167,16 +165,16 @@ def needed(found: Any, name: str, what: str) -> Any:
     return found
 
 
-def about(records: Sequence[Record], *sentences: str, spread: str | None = None) -> str:
+def about(records: Sequence[Record], *sentences: str, spread: str | None = None, seeds: bool = True) -> str:
     """A caption: the sentences, then data, scale, seeds and what the spread shows."""
     data = [DATA.get(d, d) for d in ordered({str(r.labels["data"]) for r in records if "data" in r.labels}, DATA)]
     scales = sorted({r.scale for r in records})
-    seeds = {r.seed for r in records if r.seed is not None}
+    drawn = {r.seed for r in records if r.seed is not None} if seeds else set()
     facts = [", ".join(data)] if data else []
     facts += [f"{', '.join(scales)} scale"] if scales else []
-    if seeds:
-        facts.append(f"{len(seeds)} seeds" if len(seeds) > 1 else "one seed, no spread")
-    if spread and len(seeds) > 1:
+    if drawn:
+        facts.append(f"{len(drawn)} seeds" if len(drawn) > 1 else "one seed, no spread")
+    if spread and len(drawn) > 1:
         facts.append(spread)
     last = "; ".join(facts)
     return " ".join([*sentences, last[:1].upper() + last[1:] + "." if facts else ""]).strip()
@@ -236,3 +234,9 @@ def page(folder: Path, name: str, width: float, height: float) -> Iterator[Page]
 def letter(axes: Axes, k: int, title: str) -> None:
     """A panel's title behind its bold letter."""
     axes.set_title(rf"$\bf{{{chr(ord('A') + k)}}}$  {title}")
+
+
+def absent(axes: Axes, what: str) -> None:
+    """An empty panel that says so."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, f"no records of {what}", transform=axes.transAxes, ha="center", va="center", color=INK)
