@@ -200,6 +200,34 @@ def _bench(parser: Parser) -> Run:
 
 
 @command(
+    "reproduce",
+    "run and draw a table or figure of the paper; the same command goes on with an interrupted one",
+    example="gcalign reproduce table1 scale=small data.root=../shared/data jobs=2",
+)
+def _reproduce(parser: Parser) -> Run:
+    from gcalign.experiments import registry, suite  # as light as this module
+
+    known = "\n".join(f"  {name:18} {registry.named(name).does}" for name in suite.names())
+    parser.epilog = f"names:\n{known}\n\n{parser.epilog}"
+    parser.add_argument("name", help="of the table or figure, as listed below")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="scale=tiny|small|paper, jobs= (processes), runs= and out= (folders), redraw=true (from result files), "
+        "partial=true (what is finished), dry=true (show the commands), launcher=basic|joblib|ray|submitit_slurm; "
+        "anything else is a word of `gcalign train` for every run, e.g. data.root=…",
+    )
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.experiments.command import reproduce
+
+        reproduce(args.name, args.overrides)
+
+    return run
+
+
+@command(
     "report",
     "write one page that shows runs and results: tables, plans to explore, curves, neighbours, suspicious pairs",
     example="gcalign report runs/small -o report.html --results docs/results/small",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ class Scale:
     probe: str  # the protocol of every accuracy
     corrupted: int | None  # images of each corruption and severity; None is all
     does: str = ""  # in a sentence, for tables' captions
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # words of the other data sets, by name
+    columns: tuple[str, ...] = ()  # those that table1 has beside `images`
+    noise: tuple[float, ...] = (0.0, 0.3, 0.6)  # shares of mismatched pairs
+    readout: Mapping[str, Any] = field(default_factory=dict)  # of the domain probes, over the paper's
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Experiment:
     draw: Draw
     jobs: Callable[[Scale, Chosen], list[Job]] | None = None
     compute: Callable[[Scale], Iterable[Record]] | None = None  # what needs no training run
+    searched: tuple[str, ...] = ()  # methods whose hyper-parameters its jobs take from the search
 
 
 _REGISTRY: dict[str, Experiment] = {}

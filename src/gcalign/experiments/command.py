@@ -1,0 +1,170 @@
+"""`gcalign reproduce`: search, run, measure, write the result file, draw from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gcalign.errors import count, one_of
+from gcalign.experiments import records, registry, search, sweep
+from gcalign.experiments.records import Record
+from gcalign.experiments.registry import Chosen, Experiment, Job, Scale
+from gcalign.experiments.scales import scaled
+
+OWN = ("scale", "runs", "out", "jobs", "redraw", "partial", "dry", "launcher")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `gcalign reproduce` was asked for."""
+
+    experiment: Experiment
+    scale: Scale
+    runs: str
+    out: Path
+    jobs: int | None = None
+    redraw: bool = False
+    partial: bool = False
+    dry: bool = False
+    launcher: str | None = None
+    words: tuple[str, ...] = ()  # of `gcalign train`, for every run
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.scale.name
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"{self.experiment.name}.jsonl"
+
+
+def parsed(name: str, overrides: Sequence[str]) -> Request:
+    """`key=value` words: this command's own, and words of `gcalign train` for every run."""
+    import gcalign.experiments.suite  # noqa: F401  # registers them
+
+    experiment = registry.named(name)
+    own: dict[str, str] = {}
+    words = []
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(f"{word!r} must be key=value; e.g. scale=small, jobs=2 or data.root=…")
+        if key in ("method", "data", "seed"):
+            raise ValueError(f"{word!r} is decided by the experiment; train such a run with `gcalign train {word}`")
+        if key in OWN:
+            own[key] = value
+        else:
+            words.append(word)
+    scale = scaled(own.get("scale", "tiny"), words)
+    return Request(
+        experiment=experiment,
+        scale=scale,
+        runs=own.get("runs", f"runs/{scale.name}"),
+        out=Path(own.get("out", "results")),
+        jobs=_number(own["jobs"]) if "jobs" in own else None,
+        redraw=_truth(own, "redraw"),
+        partial=_truth(own, "partial"),
+        dry=_truth(own, "dry"),
+        launcher=own.get("launcher"),
+        words=tuple(words),
+    )
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError(f"jobs={text!r} must be a whole number of processes; leave it out for one per core or GPU")
+    return count("jobs", int(text), "leave it out for one per core or GPU")
+
+
+def _truth(own: dict[str, str], key: str) -> bool:
+    return one_of(key, own.get(key, "false").lower(), ("true", "false")) == "true"
+
+
+def reproduce(name: str, overrides: Sequence[str]) -> None:
+    """Runs what is missing, then writes and draws. Raises SystemExit(1) if a job failed."""
+    request = parsed(name, overrides)
+    if request.redraw:
+        _draw(request, records.read(request.file))
+        return
+    if request.dry:
+        _show(request)
+        return
+    failures: list[sweep.Failure] = []
+    chosen: Chosen = {}
+    if request.experiment.searched:
+        trials = search.jobs(request.scale, request.experiment.searched)
+        failures = _done(request, trials, "search")
+        if failures:
+            _report(failures, request)
+        chosen = _searched(request, trials)
+    jobs = request.experiment.jobs(request.scale, chosen) if request.experiment.jobs else []
+    failures = _done(request, jobs, request.experiment.name)
+    have = [job for job in jobs if sweep.finished(job, request.scale, request.runs)]
+    if failures and not request.partial:
+        _report(failures, request)
+    found = [r for job in have for r in sweep.records_of(name, job, request.scale, request.runs)]
+    if request.experiment.compute:
+        found += request.experiment.compute(request.scale)
+    records.write(request.file, found)
+    print(f"results: {request.file} ({len(found)} records, {len(have)} of {len(jobs)} runs)", flush=True)
+    _draw(request, records.read(request.file))
+    if failures:
+        _report(failures, request)
+
+
+def _done(request: Request, jobs: Sequence[Job], title: str) -> list[sweep.Failure]:
+    """Runs jobs here; what exists is enough if partial results were asked for."""
+    if request.partial:
+        return []
+    return sweep.sweep(jobs, request.scale, request.runs, workers=request.jobs, title=title)
+
+
+def _searched(request: Request, trials: Sequence[Job]) -> Chosen:
+    """The choice of every method, recorded beside the results."""
+    missing = [job for job in trials if not sweep.finished(job, request.scale, request.runs)]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(trials)} runs of the search are not finished; run `gcalign reproduce "
+            f"{request.experiment.name} scale={request.scale.name}` without partial=true first"
+        )
+    found = [r for job in trials for r in sweep.records_of("search", job, request.scale, request.runs)]
+    file = request.folder / "search.jsonl"
+    methods = {r.labels["method"] for r in found}
+    others = [r for r in records.read(file) if r.labels["method"] not in methods] if file.exists() else []
+    records.write(file, [*others, *found])
+    return search.chosen(found)
+
+
+def _draw(request: Request, found: Sequence[Record]) -> None:
+    for path in request.experiment.draw(found, request.folder):
+        print(f"drawn: {path}")
+    print(f"again from the results alone: gcalign reproduce {_again(request)} redraw=true", flush=True)
+
+
+def _again(request: Request) -> str:
+    return f"{request.experiment.name} scale={request.scale.name} out={request.out}"
+
+
+def _report(failures: Sequence[sweep.Failure], request: Request) -> None:
+    for failure in failures:
+        print(f"\nfailed: {sweep.called(failure.job)}: {failure.said}", file=sys.stderr)
+        print(f"  try it alone: {sweep.command(failure.job, request.runs)}", file=sys.stderr)
+    print(f"\n{len(failures)} jobs failed; the same command does them again and skips what is done", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def _show(request: Request) -> None:
+    """The commands, one to a line, and on standard error how many there are."""
+    scale, name = request.scale, request.experiment.name
+    trials = search.jobs(scale, request.experiment.searched)
+    over = all(sweep.finished(job, scale, request.runs) for job in trials)
+    chosen = _searched(request, trials) if trials and over else search.first(request.experiment.searched)
+    jobs = request.experiment.jobs(scale, chosen) if request.experiment.jobs else []
+    commands = dict.fromkeys(sweep.command(job, request.runs) for job in [*trials, *jobs])
+    print("\n".join(commands))
+    done = sum(sweep.finished(job, scale, request.runs) for job in [*trials, *jobs])
+    said = f"{name}: {len(commands)} runs ({len(trials)} of the search, {len(jobs)} of the experiment), {done} finished"
+    caveat = "" if over else "; the experiment's words are the search's first until it is done"
+    print(said + caveat, file=sys.stderr)

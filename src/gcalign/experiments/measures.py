@@ -1,0 +1,347 @@
+"""What is measured of a finished run, by name; each measurement is kept beside the run and never made twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gcalign import files
+from gcalign.data import corruptions
+from gcalign.data.catalogue import find
+from gcalign.data.images import Images, InMemory
+from gcalign.data.sources import labels_of
+from gcalign.data.splits import stratified, subset
+from gcalign.data.views import make_views
+from gcalign.errors import one_of
+from gcalign.evaluation import PROTOCOLS, Result, domain_probe, evaluate, extract, leave_one_domain_out
+from gcalign.evaluation.protocols import linear_fast
+from gcalign.experiments.registry import Scale
+from gcalign.metrics import alignment, compactness, uniformity
+from gcalign.models import projector
+from gcalign.models.state import evaluating
+from gcalign.training import use
+from gcalign.training.config import Config, Data
+from gcalign.training.module import criterion_of
+from gcalign.training.runs import Run, load, weights_of
+from gcalign.training.train import images_of
+
+PAIRED = 2000  # images of which alignment and uniformity are measured
+PER_CLASS = 10  # images of each class in a plan
+FORWARD = 5  # iterations of the plans that are drawn, as in fig:diagnolline and fig:epsilon_study
+EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0)
+SHARE = 0.1  # of the corrupted images a linear layer is fitted on: app:corruptset
+# app:hpdetails
+LINEAR: Mapping[str, dict[str, Any]] = {
+    name: {"optimizer": "adam", "lr": 3e-4, "epochs": 100, "decay": 1.0} for name in ("svhn", "imagenet100")
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number, or a matrix in `about`; `labels` go over those of the job."""
+
+    measure: str
+    value: float | None
+    labels: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+class Subject:
+    """A finished run about to be measured. What several measurements need is made once."""
+
+    def __init__(self, run: Run, scale: Scale) -> None:
+        self.run, self.scale = run, scale
+        self.config: Config = run.config()
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    @functools.cached_property
+    def encoder(self) -> nn.Module:
+        return load(self.run.path)
+
+    @functools.cached_property
+    def network(self) -> nn.Module:
+        """Encoder and projector: what the loss saw."""
+        tensors, config, _ = weights_of(self.run)
+        m, features = config.model, self.encoder.features
+        assert isinstance(features, int)
+        head = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=config.seed)
+        own = {k.removeprefix("projector."): v for k, v in tensors.items() if k.startswith("projector.")}
+        head.load_state_dict(own)
+        return nn.Sequential(self.encoder, head).eval()
+
+    def images(self, split: str) -> Images:
+        """As many training images as the run had; all of every other split."""
+        data = self.config.data if split == "train" else use.data_of(self.run, {})
+        return loaded(data, split)
+
+    @functools.cache  # noqa: B019  # a subject lives as long as its measurements
+    def features(self, split: str) -> Tensor:
+        return extract(self.encoder, self.images(split), device=self.device)
+
+    def pairs(self, images: Images, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Both views' projections, in the run's own setting; the same views for every run of a setting."""
+        augment = make_views(self.config.view_name, images.shape, images.mean, images.std)
+        z: tuple[list[Tensor], list[Tensor]] = ([], [])
+        network = self.network.to(self.device)
+        with evaluating(network), torch.inference_mode():
+            for k, some in enumerate(index.split(500)):
+                for view in (0, 1):
+                    seed = 2 * k + view
+                    x = augment(images.draw(some, seed).to(self.device), seed)
+                    z[view].append(network(x).float().cpu())
+        return torch.cat(z[0]), torch.cat(z[1])
+
+
+def loaded(data: Data, split: str) -> Images:
+    """A split, read once by a process however many runs it measures."""
+    return _loaded(tuple(dataclasses.asdict(data).items()), split)
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(data: tuple[tuple[str, Any], ...], split: str) -> Images:
+    return images_of(Data(**dict(data)), split)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Corrupted test images, as many of each corruption and severity; neighbouring cells share no image."""
+
+    images: InMemory
+    origin: Tensor  # [N] the test image each was made of
+    cell: Tensor  # [N] which corruption and severity, in the order of `cells`
+
+
+def cells() -> list[tuple[str, int]]:
+    return [(name, severity) for name in corruptions.names() for severity in range(1, 6)]
+
+
+@functools.lru_cache(maxsize=4)
+def _pool(data: tuple[tuple[str, Any], ...], each: int) -> Pool:
+    test = _loaded(data, "test")
+    pixels, origins = [], []
+    for k, (name, severity) in enumerate(cells()):
+        origin = (torch.arange(each) + k * each) % len(test)
+        pixels.append(corruptions.corrupt(test.get(origin), name, severity, seed=k))
+        origins.append(origin)
+    origin = torch.cat(origins)
+    images = InMemory(
+        torch.cat(pixels),
+        name=f"{test.name} corrupted",
+        split="test",
+        labels=labels_of(test, "a corrupted set")[origin],
+        classes=test.classes,
+        mean=test.mean,
+        std=test.std,
+    )
+    return Pool(images, origin, torch.arange(len(cells())).repeat_interleave(each))
+
+
+def corrupted(of: Subject, each: int) -> Pool:
+    """The same images for every run, made once by a process."""
+    return _pool(tuple(dataclasses.asdict(use.data_of(of.run, {})).items()), each)
+
+
+def _about(result: Result) -> dict[str, Any]:
+    return {
+        "protocol": result.protocol,
+        "tested on": result.split,
+        "n_train": result.n_train,
+        "n_test": result.n_test,
+        "hyperparameters": result.hyperparameters,
+        "validation": result.validation,
+        **({"parts": result.parts, "std": result.std} if len(result.parts) > 1 else {}),
+    }
+
+
+def _protocol(name: str) -> Callable[[Subject], list[Finding]]:
+    def measure(of: Subject) -> list[Finding]:
+        train, test = of.images("train"), of.images("test")
+        options = LINEAR.get(of.config.data.name, {}) if name == "linear" else {}
+        known, asked = of.features("train"), of.features("test")
+        result = evaluate(name, known, train.labels, asked, test.labels, names=train.classes, **options)
+        # as `gcalign probe` leaves it, for `gcalign list`
+        line = {"kind": "probe", "data": of.config.data.name, "config": of.config.hash, **result.as_dict()}
+        files.append_json_lines(of.run.results_file, [line])
+        return [Finding(name, result.accuracy, about=_about(result))]
+
+    return measure
+
+
+def _validation(of: Subject) -> list[Finding]:
+    """Held out of the training images, whose labels the run never saw; the test split is not loaded."""
+    images = of.images("train")
+    _, labels = labels_of(images, "the search").unique(return_inverse=True)
+    fitted = linear_fast(of.features("train"), labels, classes=int(labels.max()) + 1, seed=0)
+    about = {"protocol": "linear-fast", "split": "a tenth of the training images", "n_train": len(images)}
+    return [Finding("validation", fitted.validation, about={**about, "hyperparameters": fitted.hyperparameters})]
+
+
+def _cifar10c(of: Subject) -> list[Finding]:
+    if of.scale.corrupted is None:  # the published files, or all of it made here; a linear layer for each
+        data = use.data_of(of.run, {})
+        result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, data, of.device, False), seed=0)
+        return [Finding("cifar10c", result.accuracy, about=_about(result))]
+    pool = corrupted(of, of.scale.corrupted)
+    x = extract(of.encoder, pool.images, device=of.device)
+    test = of.images("test")
+    _, y = labels_of(test, "cifar10c").unique(return_inverse=True)
+    # split by the image that was corrupted, so that none is on both sides
+    _, fitted_on = stratified(y, SHARE, seed=0)
+    train = torch.isin(pool.origin, fitted_on)
+    y = y[pool.origin]
+    fitted = PROTOCOLS[of.scale.probe].fit(x[train], y[train], classes=len(test.classes), seed=0)
+    hit = (fitted.predictors["test"](x[~train]) == y[~train]).double()
+    cell = pool.cell[~train]
+    each = {key: hit[cell == k].mean().item() for k, key in enumerate(cells())}
+    parts = {name: statistics.fmean(each[name, s] for s in range(1, 6)) for name in corruptions.names()}
+    about = {
+        "protocol": f"{of.scale.probe} on {SHARE:.0%} of the corrupted images, all corruptions together",
+        "tested on": "corruptions of the other test images",
+        "images": of.scale.corrupted,
+        "n_train": int(train.sum()),
+        "n_test": len(hit),
+        "parts": parts,
+        "severities": {str(s): statistics.fmean(v for (_, t), v in each.items() if t == s) for s in range(1, 6)},
+        "hyperparameters": fitted.hyperparameters,
+    }
+    return [Finding("cifar10c", statistics.fmean(each.values()), about=about)]
+
+
+def _align_uniform(of: Subject) -> list[Finding]:
+    test = of.images("test")
+    n = min(PAIRED, len(test))
+    pools = {"clean": test, "corrupted": corrupted(of, -(-n // len(cells()))).images}
+    found = []
+    for on, images in pools.items():
+        z1, z2 = of.pairs(images, torch.arange(min(PAIRED, len(images))))
+        about = {
+            "of": "the projector's output for two views in the run's own setting",
+            "images": len(z1),
+            "split": "test",
+        }
+        found.append(Finding("alignment", alignment(z1, z2).item(), {"on": on}, about))
+        found.append(Finding("uniformity", uniformity(z1).item(), {"on": on}, about))
+    return found
+
+
+def _compactness(of: Subject) -> list[Finding]:
+    images = of.images("test")
+    value = compactness(of.features("test"), labels_of(images, "compactness")).item()
+    return [Finding("compactness", value, about={"of": "the encoder's output", "split": "test", "images": len(images)})]
+
+
+def _by_class(test: Images) -> Tensor:
+    """As many images of each class, class by class."""
+    labels = labels_of(test, "a plan")
+    index = subset(labels, PER_CLASS * len(labels.unique()), seed=0)
+    return index[labels[index].argsort(stable=True)]
+
+
+def _planned(of: Subject, **options: Any) -> Finding:
+    """The plan of the run's method, or another's with the run's weights, after the paper's five iterations."""
+    test = of.images("test")
+    index = _by_class(test)
+    z1, z2 = of.pairs(test, index)
+    method = {**(options or of.config.method), "iterations": FORWARD}
+    criterion = criterion_of(dataclasses.replace(of.config, method=method))
+    plan = criterion.plan(z1, z2)
+    log = plan.log
+    share = (log.diagonal() - log.logsumexp(1)).exp().mean().item()
+    about = {
+        "log_plan": [[round(value, 3) for value in row] for row in log.tolist()],
+        "classes": [test.classes[label] for label in labels_of(test, "a plan")[index].tolist()],
+        "eps": float(plan.eps),
+        "iterations": plan.iterations,
+        "objective": repr(criterion),
+        "split": "test",
+        "diagonal": share,
+        "entropy": plan.entropy.item(),
+    }
+    return Finding("plan", None, about=about)
+
+
+def _plan(of: Subject) -> list[Finding]:
+    return [_planned(of)]
+
+
+def _plans_epsilon(of: Subject) -> list[Finding]:
+    found = []
+    for method in ("ince", "gca-uot"):
+        for eps in EPSILONS:
+            plan = _planned(of, name=method, eps=eps)
+            labels = {"method": method, "eps": eps}
+            found.append(dataclasses.replace(plan, labels=labels))
+            found += [Finding(name, plan.about[name], labels) for name in ("diagonal", "entropy")]
+    return found
+
+
+def _domain(of: Subject) -> list[Finding]:
+    images = of.images(_whole(of))
+    result = domain_probe(of.features(_whole(of)), images.domains, names=images.domain_names, **of.scale.readout)
+    return [Finding("domain", result.accuracy, about=_about(result))]
+
+
+def _across(of: Subject) -> list[Finding]:
+    images = of.images(_whole(of))
+    result = leave_one_domain_out(
+        of.features(_whole(of)),
+        images.labels,
+        images.domains,
+        names=images.classes,
+        domain_names=images.domain_names,
+        **of.scale.readout,
+    )
+    return [Finding("across-domains", result.accuracy, about=_about(result))]
+
+
+def _whole(of: Subject) -> str:
+    """The split that is everything, where a data set comes undivided."""
+    return "all" if "all" in find(of.config.data.name).splits else "train"
+
+
+MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {
+    **{name: _protocol(name) for name in ("linear", "linear-fast", "knn")},
+    "validation": _validation,
+    "cifar10c": _cifar10c,
+    "align-uniform": _align_uniform,
+    "compactness": _compactness,
+    "plan": _plan,
+    "plans-epsilon": _plans_epsilon,
+    "domain": _domain,
+    "across-domains": _across,
+}
+
+
+def key(name: str, scale: Scale) -> str:
+    """Under which a measurement is kept: its name and what of the scale it depends on."""
+    reads = {"cifar10c": scale.corrupted, "domain": dict(scale.readout), "across-domains": dict(scale.readout)}
+    return f"{name} {reads[name]}" if name in reads else name
+
+
+def kept(run: Run) -> dict[str, list[Finding]]:
+    """What has been measured of a run already."""
+    lines = {line["key"]: line["findings"] for line in run.results() if line["kind"] == "measure"}
+    return {key: [Finding(**content) for content in findings] for key, findings in lines.items()}
+
+
+def measure(run: Run, names: tuple[str, ...], scale: Scale) -> None:
+    """Whatever of `names` is not kept yet."""
+    have = kept(run)
+    subject = Subject(run, scale)
+    for name in names:
+        if key(name, scale) in have:
+            continue
+        findings = MEASURES[one_of("measure", name, MEASURES)](subject)
+        line = {
+            "kind": "measure",
+            "key": key(name, scale),
+            "findings": [dataclasses.asdict(finding) for finding in findings],
+        }
+        files.append_json_lines(run.results_file, [line])
