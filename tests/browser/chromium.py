@@ -123,9 +123,16 @@ class Chromium:
 
     def slide(self, selector: str, value: float) -> None:
         """Move a range input as a hand would: its value, then the event."""
+        self._set(selector, str(value), "input")
+
+    def pick(self, selector: str, value: str) -> None:
+        """An option of a select."""
+        self._set(selector, value, "change")
+
+    def _set(self, selector: str, value: str, event: str) -> None:
         self.run(
-            f"(() => {{ const s = document.querySelector({selector!r}); s.value = {value};"
-            "s.dispatchEvent(new Event('input', {bubbles: true})); })()"
+            f"(() => {{ const s = document.querySelector({selector!r}); s.value = {value!r};"
+            f"s.dispatchEvent(new Event({event!r}, {{bubbles: true}})); }})()"
         )
         self.settle()
 

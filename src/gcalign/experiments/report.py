@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gcalign import files
-from gcalign.errors import count
+from gcalign import files, methods
+from gcalign.errors import count, one_of
 from gcalign.experiments import records, registry, suite  # noqa: F401  # the suite registers what a result is of
 from gcalign.experiments.records import Record
-from gcalign.experiments.shown import Gallery, choose, names, one_way
+from gcalign.experiments.shown import Entry, Gallery, choose, names, one_way
 from gcalign.report import markdown, pack
 from gcalign.report.page import Cell, Grid
 from gcalign.report.study import Point, Result, Study, render
@@ -39,7 +39,7 @@ def report(folder: str, output: str, *, results: str | None = None, shown: int =
     chosen = choose(runs, shown)
     gallery = Gallery(images)
     drawn = _results(Path(results)) if results else []
-    interactive = [gallery.show(run, name) for run, name in zip(chosen, names(chosen), strict=True)]
+    interactive = [gallery.show(entry, name) for entry, name in zip(chosen, names(chosen), strict=True)]
     words = ["gcalign", "report", folder, "-o", path.name, *(["--results", results] if results else [])]
     words += ["--runs-shown", str(shown), "--images", str(images)]
     study = Study(
@@ -56,23 +56,29 @@ def report(folder: str, output: str, *, results: str | None = None, shown: int =
         planes=_planes(runs, Path(results) if results else None),
         commands={
             "This page": [shlex.join(words)],
-            "The runs shown above": [train_command(run.config()) for run in chosen],
-            "Accuracies of a run": [f"gcalign probe run={run.path} protocol=linear-fast" for run in chosen[:1]],
+            "The runs shown above": [train_command(entry.config) for entry in chosen],
+            "Accuracies of a run": [f"gcalign probe run={entry.run.path} protocol=linear-fast" for entry in chosen[:1]],
         },
     )
     files.write(path, render(study))
     return path
 
 
-def _readable(found: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    runs, notes = [], []
-    for run in found:
-        try:
-            run.config()
-            runs.append(run)
-        except ValueError as error:
-            notes.append(f"Left out: {error}")
-    return runs, notes
+def _readable(found: Sequence[Run]) -> tuple[list[Entry], list[str]]:
+    """Runs in the order of their methods, and what is wrong with the others."""
+    read = [_read(run) for run in found]
+    entries = [entry for entry in read if isinstance(entry, Entry)]
+    entries.sort(key=lambda e: (methods.names().index(e.method), e.config.seed, str(e.run.path)))
+    return entries, [f"Left out: {complaint}" for complaint in read if isinstance(complaint, str)]
+
+
+def _read(run: Run) -> Entry | str:
+    try:
+        entry = Entry(run, run.config(), run.results())
+        one_of("method", entry.method, methods.names())
+    except ValueError as error:
+        return str(error)
+    return entry
 
 
 def train_command(config: Config) -> str:
@@ -95,26 +101,27 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def _facts(runs: Sequence[Run]) -> dict[str, str]:
-    configs = [run.config() for run in runs]
+def _facts(runs: Sequence[Entry]) -> dict[str, str]:
+    configs = [entry.config for entry in runs]
     return {
         "runs": str(len(runs)),
-        "finished": str(sum(run.done for run in runs)),
+        "finished": str(sum(entry.run.done for entry in runs)),
         "methods": str(len({c.method["name"] for c in configs})),
         "seeds": str(len({c.seed for c in configs})),
         "data": ", ".join(sorted({c.data.name for c in configs})),
     }
 
 
-def _table(runs: Sequence[Run]) -> Grid:
+def _table(runs: Sequence[Entry]) -> Grid:
     rows: list[dict[str, str]] = []
-    for run in runs:
-        config, results = run.config(), run.results()
+    for entry in runs:
+        run, config, results = entry.run, entry.config, entry.results
         steps = [r["step"] for r in results if r["kind"] == "train"]
         probes = {r["protocol"]: f"{100 * r['accuracy']:.1f}" for r in results if r["kind"] == "probe"}
         rows.append(
             {
-                "method": config.method["name"],
+                "method": entry.method,
+                "ε": f"{config.method.get('eps', '–')}",
                 "data": config.data.name,
                 "views": config.view_name,
                 "noise": f"{config.pairs.noise:g}",
@@ -127,7 +134,7 @@ def _table(runs: Sequence[Run]) -> Grid:
             }
         )
     head = list(dict.fromkeys(name for row in rows for name in row))
-    head = [h for h in head if h not in ("objective", "folder")] + ["objective", "folder"]
+    head = [h for h in head if h not in ("folder", "objective")] + ["folder", "objective"]
     return Grid(head, [[Cell(row.get(name, "–")) for name in head] for row in rows])
 
 
@@ -170,16 +177,16 @@ def _numbers(found: Sequence[Record]) -> Grid | None:
     return Grid([*labels, "measure", "mean", "n"], rows) if rows else None
 
 
-def _planes(runs: Sequence[Run], results: Path | None) -> dict[str, list[Point]]:
+def _planes(runs: Sequence[Entry], results: Path | None) -> dict[str, list[Point]]:
     """Where each run ended, and where the experiment put each method."""
     planes: dict[str, list[Point]] = {}
-    for run in runs:
-        config = run.config()
-        logged = [r for r in run.results() if r["kind"] == "train" and {"alignment", "uniformity"} <= r.keys()]
-        if run.done and logged:
+    for entry in runs:
+        config = entry.config
+        logged = [r for r in entry.results if r["kind"] == "train" and {"alignment", "uniformity"} <= r.keys()]
+        if entry.run.done and logged:
             setting = f"{config.data.name} {config.view_name}, noise {config.pairs.noise:g}"
-            name = f"{config.method['name']}, {setting}, seed {config.seed}"
-            point = Point(name, config.method["name"], setting, logged[-1]["alignment"], logged[-1]["uniformity"])
+            name = f"{entry.method}, {setting}, seed {config.seed}"
+            point = Point(name, entry.method, setting, logged[-1]["alignment"], logged[-1]["uniformity"])
             planes.setdefault("the last training batch of each run", []).append(point)
     lines = results / "fig-align-uniform.jsonl" if results else None
     if lines is None or not lines.is_file():

@@ -37,6 +37,19 @@ DIRECTIONS = 256  # of an embedding: what cosines need of wider ones fits
 FIRST = ("loss", "alignment", "uniformity", "knn")  # of the curves
 
 
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A run whose files were read once."""
+
+    run: Run
+    config: Config
+    results: list[dict[str, Any]]
+
+    @property
+    def method(self) -> str:
+        return str(self.config.method["name"])
+
+
 def one_way(config: Config) -> Alignment:
     """The alignment a run minimises, in one direction where it has two."""
     criterion = criterion_of(config)
@@ -45,32 +58,30 @@ def one_way(config: Config) -> Alignment:
     return found
 
 
-def choose(runs: Sequence[Run], most: int) -> list[Run]:
+def choose(runs: Sequence[Entry], most: int) -> list[Entry]:
     """Up to `most` runs, finished ones first: one of each method in turn, of the setting that most runs have."""
-    configs = {run: run.config() for run in runs}
-    common = Counter(_setting(config) for config in configs.values())
+    common = Counter(_setting(entry.config) for entry in runs)
 
-    def rank(run: Run) -> tuple[Any, ...]:
-        config = configs[run]
-        return not run.done, -common[_setting(config)], config.pairs.noise, config.seed, run.path.name
+    def rank(entry: Entry) -> tuple[Any, ...]:
+        config = entry.config
+        return not entry.run.done, -common[_setting(config)], config.pairs.noise, config.seed, entry.run.path.name
 
-    turns: dict[str, int] = {}
+    turns: Counter[str] = Counter()
     queue = []
-    for run in sorted(runs, key=rank):
-        name = configs[run].method["name"]
-        turn = turns[name] = turns.get(name, -1) + 1
-        queue.append((not run.done, turn, methods.names().index(name), run))
+    for entry in sorted(runs, key=rank):
+        queue.append((not entry.run.done, turns[entry.method], methods.names().index(entry.method), entry))
+        turns[entry.method] += 1
     chosen = sorted(queue, key=lambda item: item[:3])[:most]
-    return [run for *_, run in sorted(chosen, key=lambda item: (item[2], item[1]))]
+    return [entry for *_, entry in sorted(chosen, key=lambda item: (item[2], item[1]))]
 
 
 def _setting(config: Config) -> tuple[Any, ...]:
     return config.data.name, config.view_name, config.pairs.noise, config.epochs, config.target.name
 
 
-def names(runs: Sequence[Run]) -> list[str]:
+def names(runs: Sequence[Entry]) -> list[str]:
     """Each run by its method and what tells it from the others."""
-    configs = [run.config() for run in runs]
+    configs = [entry.config for entry in runs]
     parts = [
         [c.data.name, c.view_name, f"noise {c.pairs.noise:g}", f"ε {c.method.get('eps')}", f"seed {c.seed}"]
         for c in configs
@@ -95,19 +106,19 @@ class Gallery:
     _images: dict[Any, tuple[int, Images] | None] = field(default_factory=dict)
     _views: dict[Any, tuple[int, Tensor, Tensor]] = field(default_factory=dict)
 
-    def show(self, run: Run, name: str) -> Shown:
-        config, curves = run.config(), _curves(run.results())
+    def show(self, entry: Entry, name: str) -> Shown:
+        run, config, curves = entry.run, entry.config, _curves(entry.results)
         alignment = one_way(config)
         # ε in units of 1 − cos, whatever the kernel's cost makes of orthogonal embeddings
         axes = alignment.kernel.features(torch.eye(2))
         eps = float(alignment.kernel.eps) / float(alignment.kernel.cost(axes, axes)[0, 1])
-        sides = [_relaxation(alignment, kind, eps) for kind in (Rows, Columns)]
+        rows, columns = (_relaxation(alignment, kind, eps) for kind in (Rows, Columns))
         embedded = self._embedded(run, config) if run.done else None
         iterations = alignment.settings.iterations
-        return Shown(name, config.method["name"], repr(alignment), eps, iterations, *sides, curves, embedded)
+        return Shown(name, entry.method, repr(alignment), eps, iterations, rows, columns, curves, embedded)
 
     def _embedded(self, run: Run, config: Config) -> Embedded | None:
-        found = self._sample(run, config)
+        found = self._sample(run)
         if found is None:
             return None
         sample, images = found
@@ -121,7 +132,7 @@ class Gallery:
         cosines, near = (h @ h.T).fill_diagonal_(-math.inf).topk(min(NEAREST, len(h) - 1))
         return Embedded(pairing, z1, z2, near, cosines)
 
-    def _sample(self, run: Run, config: Config) -> tuple[int, Images] | None:
+    def _sample(self, run: Run) -> tuple[int, Images] | None:
         data = dataclasses.replace(data_of(run, {}), limit=self.size)
         key = dataclasses.astuple(data)
         if key not in self._images:
@@ -152,11 +163,11 @@ class Gallery:
             # a fresh rendering need not keep its sample's domain
             domains = images.domains if type(images).draw is Images.draw else None
             about = (
-                f"{len(index)} images of {images.name} ({images.split}), balanced over classes, views {config.view_name}, "
-                f"{noise:.0%} of the pairs mismatched as in training; every row and column is asked for mass 1."
+                f"{len(index)} images of {images.name} ({images.split}), views {config.view_name}, {noise:.0%} of the "
+                "pairs mismatched as in training; every row and column is asked for mass 1."
             )
-            pictures = (sprite(_pixels(x, images)) for x in (first, second))
-            self.pairings.append(Pairing(sample, about, *pictures, partners, domains, images.domain_names))
+            one, other = (sprite(_pixels(x, images)) for x in (first, second))
+            self.pairings.append(Pairing(sample, about, one, other, partners, domains, images.domain_names))
             self._views[key] = len(self.pairings) - 1, first, second
         return self._views[key]
 

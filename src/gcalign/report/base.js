@@ -33,7 +33,8 @@ function make(tag, attributes = {}, ...children) {
 function short(x) {
   if (x === 0) return "0";
   if (!Number.isFinite(x)) return String(x);
-  return Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? x.toExponential(1) : String(Number(x.toPrecision(3)));
+  const text = Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5 ? x.toExponential(1) : String(Number(x.toPrecision(3)));
+  return text.replaceAll("-", "−");
 }
 
 const percent = (x) => `${x >= 0.1 ? (100 * x).toFixed(0) : short(100 * x)} %`;

@@ -3,7 +3,7 @@
 const PAD = { left: 52, right: 12, top: 12, bottom: 40 }, TALL = 300;
 const DASHES = ["", "7 4", "2 3", "10 3 2 3"];
 
-function ticks(low, high, about = 5) {
+function ticks(low, high, about = 7) {
   const raw = (high - low) / about, power = 10 ** Math.floor(Math.log10(raw));
   const step = power * ([1, 2, 5, 10].find((k) => k * power >= raw) ?? 10);
   const out = [];
@@ -25,7 +25,7 @@ function axes(svg, wide, [x0, x1], [y0, y1], xName, yName) {
   for (const v of ticks(y0, y1)) svg.append(
     make("line", { class: "rule", x1: PAD.left, x2: wide - PAD.right, y1: y(v), y2: y(v) }),
     make("text", { x: PAD.left - 6, y: y(v) + 4, "text-anchor": "end" }, short(v)));
-  for (const v of ticks(x0, x1, wide < 420 ? 4 : 7)) svg.append(make("text", { x: x(v), y: TALL - PAD.bottom + 16, "text-anchor": "middle" }, short(v)));
+  for (const v of ticks(x0, x1, wide < 420 ? 4 : 8)) svg.append(make("text", { x: x(v), y: TALL - PAD.bottom + 16, "text-anchor": "middle" }, short(v)));
   svg.append(
     make("text", { x: (wide + PAD.left) / 2, y: TALL - 6, "text-anchor": "middle" }, xName),
     make("text", { x: -(TALL - PAD.bottom) / 2, y: 13, transform: "rotate(-90)", "text-anchor": "middle" }, yName));

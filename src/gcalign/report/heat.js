@@ -134,7 +134,7 @@ function suspects() {
       make("span", {}, make("b", {}, `${k} ${first}${second === first ? "" : ` → ${second}`}`), make("br"),
         `${percent(share[k])} of its row${wrong.has(k) ? " · mismatched" : ""}`));
   }));
-  let sentence = `${heat.run.name}, with the plan as set above. A row's mass would put ${percent(1 / n)} on each column if it knew nothing.`;
+  let sentence = `${heat.run.name}, with the plan as set above. A plan that knows nothing puts ${percent(1 / n)} of a row on each column.`;
   if (wrong.size) {
     let below = 0, right = 0;
     for (const k of ranked) if (wrong.has(k)) below += n - wrong.size - right; else right++;

@@ -19,13 +19,15 @@ function startNeighbours() {
     const runs = plannable.filter((run) => data.samples[data.pairings[run.pairing].sample] === sample);
     byId("neighbours").replaceChildren(...runs.map((run) => {
       const near = whole(run.neighbours), cos = halves(run.neighbourCosines), width = near.length / sample.n;
+      let alike = 0;
       const cells = Array.from({ length: width }, (_, r) => {
         const other = near[k * width + r], like = sample.labels && sample.labels[other] === sample.labels[k];
+        if (like) alike++;
         const mark = sample.labels ? (like ? "same class" : "other class") : "";
         return make("li", { class: sample.labels ? (like ? "same" : "other") : null },
-          tile(sample.sprite, other, `${named(other)}, ${mark}`), make("small", {}, `${cos[k * width + r].toFixed(2)}${sample.labels ? (like ? " ✓" : " ✗") : ""}`));
+          tile(sample.sprite, other, `${named(other)}, ${mark}`, innerWidth < 480 ? 36 : 48), make("small", {}, `${cos[k * width + r].toFixed(2)}${sample.labels ? (like ? " ✓" : " ✗") : ""}`));
       });
-      return make("div", { class: "near" }, make("h3", {}, run.name), make("ol", {}, ...cells));
+      return make("div", { class: "near" }, make("h3", {}, run.name, make("small", {}, sample.labels ? ` ${alike} of ${width} of its class` : "")), make("ol", {}, ...cells));
     }));
   }
   function fill(k) {

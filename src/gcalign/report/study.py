@@ -145,8 +145,8 @@ def _data(study: Study) -> dict[str, Any]:
         dash = seen[run.method] = seen.get(run.method, -1) + 1
         shown.append(_shown(run) | {"colour": methods.index(run.method), "dash": dash})
     planes = [
-        {"name": name, "points": [vars(p) | {"colour": methods.index(p.method)} for p in points]}
-        for name, points in study.planes.items()
+        {"name": name, "points": [vars(p) | {"colour": methods.index(p.method)} for p in plane]}
+        for name, plane in study.planes.items()
     ]
     pictures = [{"url": s.url, "columns": s.columns, "rows": s.rows} for s in sprites]
     return {"sprites": pictures, "samples": samples, "pairings": pairings, "shown": shown, "planes": planes}
