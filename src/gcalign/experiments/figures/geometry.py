@@ -53,17 +53,18 @@ def _bars(
 ) -> list[Path]:
     with page(folder, "fig-align-uniform", DOUBLE, 0.8 + 2.2 * len(on)) as made:
         panels = made.figure.subplots(len(on), 1, sharex=True, squeeze=False)[:, 0]
-        for k, (axes, where) in enumerate(zip(panels, on, strict=True)):
+        for row, (axes, where) in enumerate(zip(panels, on, strict=True)):
             for found in (above, below):
-                for (place, group, method), cell in found.items():
-                    if place != where:
-                        continue
-                    along = (methods.index(method) + 0.5) / len(methods) - 0.5
+                for place, method in enumerate(methods):
+                    along = 0.88 * ((place + 0.5) / len(methods) - 0.5)
+                    mine = {k + along: found.get((where, setting, method)) for k, setting in enumerate(settings)}
+                    have = {x: cell for x, cell in mine.items() if cell is not None}
+                    spread = [cell.std for cell in have.values()]
                     axes.bar(
-                        settings.index(group) + 0.88 * along,
-                        cell.mean,
+                        list(have),
+                        [cell.mean for cell in have.values()],
                         0.75 / len(methods),
-                        yerr=cell.std or None,
+                        yerr=spread if any(spread) else None,
                         label=look(method).name,
                         linewidth=0.7,
                         error_kw=THIN,
@@ -74,11 +75,12 @@ def _bars(
             axes.set_xticks(range(len(settings)), [SETTINGS.get(s, s) for s in settings])
             axes.tick_params(axis="x", length=0)
             axes.grid(visible=False, axis="x")
-            letter(axes, k, ON.get(where, where))
+            letter(axes, row, ON.get(where, where))
         made.legend(order=[look(method).name for method in methods])
         note = (
             "Alignment (above the line): mean squared distance of two views. Uniformity (below, on its own scale): log "
-            "mean Gaussian potential of different images. Lower is better for both: short bars above, long bars below."
+            "mean Gaussian potential of different images. Lower is better for both: short bars above, long bars below. "
+            "Bars are in the legend's order."
         )
         made.caption(about(records, note, spread=STD))
     return made.paths

@@ -26,20 +26,23 @@ def fig_plans(records: Sequence[Record], folder: Path) -> list[Path]:
     tables = {method: -np.asarray(found[method].about["log_plan"], dtype=float) for method in methods}
     finite = np.concatenate([table[np.isfinite(table)] for table in tables.values()])
     low, high = np.percentile(finite, (0.5, 99.5))
-    with page(folder, "fig-plans", DOUBLE, 2.2) as made:
+    with page(folder, "fig-plans", DOUBLE, 2.25) as made:
         panels = made.figure.subplots(1, len(methods), squeeze=False)[0]
         for k, (axes, method) in enumerate(zip(panels, methods, strict=True)):
             image = axes.imshow(tables[method], cmap="Blues_r", vmin=low, vmax=high, interpolation="nearest")
-            classes = found[method].about.get("classes", [])
-            _boundaries(axes, classes, named=k == 0)
+            known = found[method].about
+            _boundaries(axes, known.get("classes", []), named=k == 0)
+            said = [
+                f"{name} {known[key]:g}"
+                for key, name in (("eps", "ε ="), ("iterations", "iterations:"))
+                if key in known
+            ]
+            axes.set_xlabel(", ".join(said), fontsize=6)
             letter(axes, k, look(method).name)
         bar = made.figure.colorbar(image, ax=panels, aspect=18, pad=0.01, shrink=0.9, extend="both")
         bar.set_label("−log P (nat)")
-        first = found[methods[0]].about
-        facts = [f"{name} = {first[key]}" for key, name in (("eps", "ε"), ("iterations", "iterations")) if key in first]
         n = len(tables[methods[0]])
-        note = f"Plans between two views of {n} images, sorted by class; dark: much mass. {', '.join(facts)}".strip()
-        made.caption(about(records, note.rstrip(".") + "."))
+        made.caption(about(records, f"Plans between two views of {n} images, sorted by class. Dark: much mass."))
     return made.paths
 
 

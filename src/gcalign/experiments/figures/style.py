@@ -58,6 +58,7 @@ class Look:
     marker: str
     dash: str = "--"
     filled: bool = False
+    hatch: str = "/////"  # of its bars, where they are not filled
 
     @property
     def line(self) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class Look:
 
     @property
     def bar(self) -> dict[str, Any]:
-        hatch = {} if self.filled else {"hatch": "/////"}
+        hatch = {} if self.filled else {"hatch": self.hatch}
         return {"facecolor": self.colour if self.filled else "white", "edgecolor": self.colour, **hatch}
 
 
@@ -74,11 +75,11 @@ class Look:
 LOOKS = {
     "ince": Look("InfoNCE", "#0072B2", "o"),
     "gca-ince": Look("GCA-INCE", "#0072B2", "o", "-", True),
-    "rince": Look("RINCE", "#D55E00", "s"),
+    "rince": Look("RINCE", "#D55E00", "s", hatch="\\\\\\\\\\"),
     "gca-rince": Look("GCA-RINCE", "#D55E00", "s", "-", True),
-    "simclr": Look("SimCLR", "#E69F00", "v", ":"),
-    "byol": Look("BYOL", "#CC79A7", "P", ":"),
-    "iot": Look("IOT", "#009E73", "^"),
+    "simclr": Look("SimCLR", "#E69F00", "v", ":", hatch="....."),
+    "byol": Look("BYOL", "#CC79A7", "P", ":", hatch="xxxxx"),
+    "iot": Look("IOT", "#009E73", "^", hatch="-----"),
     "iot-uni": Look("IOT-uni", "#009E73", "^", "-", True),
     "gca-uot": Look("GCA-UOT", "#000000", "D", "-", True),
 }

@@ -1,0 +1,313 @@
+"""Figures show their records' numbers, cope with what is missing, and are the same bytes each time."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+import torch
+from matplotlib.figure import Figure
+
+import gcalign
+from gcalign.experiments.figures import accuracy, geometry, plans, style
+from gcalign.experiments.records import Record, read, write
+
+METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
+SEEDS = (0, 1, 2)
+
+
+def record(measure, value, seed=None, about=None, experiment="fig", **labels):
+    return Record(experiment, "tiny", measure, value, labels, seed, about or {})
+
+
+def noise(methods=METHODS, seeds=SEEDS):
+    return [
+        record("linear-fast", 0.5 + 0.01 * k - 0.2 * x + 0.01 * s, s, method=m, data="cifar10", noise=x)
+        for k, m in enumerate(methods)
+        for x in (0.0, 0.3, 0.6)
+        for s in seeds
+    ]
+
+
+def sensitivity(seeds=SEEDS):
+    points = [("iterations", n) for n in (1, 5, 10)] + [("eps", x) for x in (0.1, 0.5)]
+    measures = (("linear-fast", 0.5), ("compactness", 3.0))
+    return [
+        record(name, base + 0.01 * s, s, method="gca-ince", varied=knob, **{knob: value})
+        for knob, value in points
+        for s in seeds
+        for name, base in measures
+    ]
+
+
+def q_lambda(seeds=SEEDS):
+    points = [(0.98, lam) for lam in (0.0, 0.01, 1.0)] + [(q, 0.01) for q in (0.1, 0.6)]
+    found = [record("linear", 0.4 + 0.1 * q, s, method="gca-rince", q=q, lam=lam) for q, lam in points for s in seeds]
+    return found + [record("linear", 0.45, s, method="ince") for s in seeds]
+
+
+def times():
+    about = {"steps": 10, "timed": "Times: by the clock."}
+    labels = [{"method": m} for m in METHODS] + [{"method": "gca-ince", "iterations": n} for n in (1, 10, 100)]
+    found = [record("seconds-per-epoch", 2.0 + k, 0, about, **x) for k, x in enumerate(labels)]
+    found += [record("step-seconds-loss", 0.05, 0, about, **x) for x in labels]
+    return found + [record("linear-fast", 0.5, s, method="gca-ince", iterations=n) for n in (1, 10) for s in SEEDS]
+
+
+def targets(seeds=(71, 68)):
+    return [
+        record(name, 0.5 + 0.1 * (a - b), s, method="gca-ince", data="pacs", alpha=a, beta=b)
+        for a, b in ((0.0, 0.25), (0.0, 0.0), (0.5, 0.0))
+        for name in ("domain", "across-domains")
+        for s in seeds
+    ]
+
+
+def solved(method, eps):
+    z = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    plan = gcalign.method(method, eps=eps).plan(z, z.roll(1, 1))
+    return {"log_plan": plan.log.tolist(), "classes": ["cat"] * 6 + ["dog"] * 6, "eps": eps, "iterations": 10}
+
+
+def by_class(methods=("ince", "gca-ince", "gca-rince", "gca-uot")):
+    return [record("plan", None, 0, solved(m, 0.5), method=m, data="cifar10") for m in methods]
+
+
+def by_epsilon(values=(0.01, 0.1, 1.0)):
+    cells = [(m, x) for m in ("ince", "gca-uot") for x in values]
+    found = [record("plan", None, 0, solved(m, x), method=m, eps=x) for m, x in cells]
+    return found + [record("diagonal", 0.25, 0, method=m, eps=x) for m, x in cells]
+
+
+def align_uniform(methods=METHODS, seeds=SEEDS, on=("clean", "corrupted")):
+    return [
+        record(name, value + 0.01 * k + 0.01 * s, s, method=m, data="cifar10", setting=setting, on=where)
+        for k, m in enumerate(methods)
+        for setting in ("standard", "C1", "C2", "C3")
+        for where in on
+        for s in seeds
+        for name, value in (("alignment", 0.4), ("uniformity", -2.0))
+    ]
+
+
+WHOLE = {
+    "fig-noise": (accuracy.fig_noise, noise),
+    "fig-sensitivity": (accuracy.fig_sensitivity, sensitivity),
+    "fig-q-lambda": (accuracy.fig_q_lambda, q_lambda),
+    "fig-time": (accuracy.fig_time, times),
+    "fig-ptgt": (accuracy.fig_ptgt, targets),
+    "fig-plans": (plans.fig_plans, by_class),
+    "fig-epsilon": (plans.fig_epsilon, by_epsilon),
+    "fig-align-uniform": (geometry.fig_align_uniform, align_uniform),
+    "fig-prox": (geometry.fig_prox, list),
+}
+PARTIAL = {
+    "noise without InfoNCE": (accuracy.fig_noise, lambda: noise(("gca-uot",), (0,))),
+    "noise of an unknown method": (accuracy.fig_noise, lambda: noise(("ince", "mine"), (0,))),
+    "one seed": (accuracy.fig_sensitivity, lambda: sensitivity((0,))),
+    "iterations only": (accuracy.fig_sensitivity, lambda: [r for r in sensitivity() if "eps" not in r.labels]),
+    "no InfoNCE line": (accuracy.fig_q_lambda, lambda: [r for r in q_lambda() if "q" in r.labels]),
+    "one point": (accuracy.fig_q_lambda, lambda: [record("knn", 0.4, 0, method="gca-rince", q=0.6, lam=0.0)]),
+    "times only": (accuracy.fig_time, lambda: [r for r in times() if "seconds" in r.measure]),
+    "iterations' times only": (accuracy.fig_time, lambda: [r for r in times() if "iterations" in r.labels]),
+    "domain only": (accuracy.fig_ptgt, lambda: [r for r in targets((71,)) if r.measure == "domain"]),
+    "one target": (accuracy.fig_ptgt, lambda: [r for r in targets() if r.labels["alpha"] == 0.5]),
+    "one plan": (plans.fig_plans, lambda: by_class(("gca-uot",))),
+    "one ε": (plans.fig_epsilon, lambda: by_epsilon((0.5,))),
+    "a missing ε": (plans.fig_epsilon, lambda: by_epsilon()[1:]),
+    "clean only": (geometry.fig_align_uniform, lambda: align_uniform(("ince",), (0,), ("clean",))),
+    "alignment only": (
+        geometry.fig_align_uniform,
+        lambda: [r for r in align_uniform(("ince",)) if r.measure == "alignment"],
+    ),
+}
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """Draws without rendering and gives the figures back."""
+
+    def draw(function, records):
+        seen: dict[int, Figure] = {}
+        with monkeypatch.context() as patch:
+            patch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: seen.setdefault(id(figure), figure))
+            function(records, tmp_path)
+        return list(seen.values())
+
+    return draw
+
+
+def texts(figure):
+    from matplotlib.text import Text
+
+    return " ".join(text.get_text().replace("\n", " ") for text in figure.findobj(Text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_figure_is_a_png_and_a_pdf_of_the_same_bytes_each_time(name, tmp_path):
+    draw, records = WHOLE[name]
+    first, again = (draw(records(), tmp_path / folder) for folder in ("a", "b"))
+    assert {path.suffix for path in first} == {".png", ".pdf"}
+    pages = [name, f"{name}-plane"] if name == "fig-align-uniform" else [name]
+    assert [path.stem for path in first] == [page for page in pages for _ in range(2)]
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in again]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(p.name for p in first)  # no part is left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARTIAL)
+def test_missing_records_leave_gaps_not_errors(name, tmp_path):
+    draw, records = PARTIAL[name]
+    assert all(path.stat().st_size > 5000 for path in draw(records(), tmp_path))
+
+
+def test_files_are_written_whole_and_say_nothing_of_when(tmp_path):
+    paths = accuracy.fig_q_lambda(q_lambda((0,)), tmp_path)
+    assert [p.name for p in paths] == ["fig-q-lambda.png", "fig-q-lambda.pdf"]
+    png, pdf = (path.read_bytes() for path in paths)
+    assert png.startswith(b"\x89PNG")
+    assert pdf.startswith(b"%PDF")
+    assert b"CreationDate" not in pdf
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if name != "fig-prox"])
+def test_no_records_are_refused_with_a_remedy(name, tmp_path):
+    with pytest.raises(ValueError, match=f"{name} needs records of .*; `gcalign reproduce {name}` makes them"):
+        WHOLE[name][0]([], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
+def test_records_from_a_file_are_drawn_alike(name, drawn, tmp_path):
+    draw, records = WHOLE[name]
+    write(tmp_path / "r.jsonl", records())
+    before, after = (drawn(draw, found) for found in (records(), read(tmp_path / "r.jsonl")))
+    assert list(map(texts, before)) == list(map(texts, after))
+
+
+def test_noise_shows_means_and_paired_differences(drawn):
+    (figure,) = drawn(accuracy.fig_noise, noise())
+    left, right = figure.axes
+    handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
+    assert list(handles) == [style.look(m).name for m in METHODS]
+    assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([59, 53, 47])
+    handles = dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
+    assert "InfoNCE" not in handles
+    assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([8, 8, 8])
+    assert "CIFAR-10; tiny scale; 3 seeds" in texts(figure)
+
+
+def test_one_seed_is_said_to_have_no_spread(drawn):
+    (figure,) = drawn(accuracy.fig_noise, noise(seeds=(0,)))
+    assert "one seed, no spread" in texts(figure)
+    assert "standard deviation" not in texts(figure)
+
+
+def test_two_results_of_one_seed_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="with seed 0 twice"):
+        accuracy.fig_noise(noise() + noise(("ince",), (0,)), tmp_path)
+
+
+def test_a_base_and_its_gca_version_share_a_hue_and_nothing_else():
+    for base, version in (("ince", "gca-ince"), ("rince", "gca-rince"), ("iot", "iot-uni")):
+        one, two = style.look(base), style.look(version)
+        assert one.colour == two.colour
+        assert one.dash != two.dash
+        assert one.filled != two.filled
+    assert len({(s.colour, s.filled) for s in map(style.look, METHODS)}) == len(METHODS)
+    assert len({(s.marker, s.filled) for s in map(style.look, METHODS)}) == len(METHODS)  # and so in grey
+
+
+def test_bars_show_alignment_above_and_uniformity_below(drawn):
+    bars, plane = drawn(geometry.fig_align_uniform, align_uniform())
+    assert len(plane.axes) == 8
+    for axes in bars.axes:
+        heights = [bar.get_height() for bar in axes.patches]
+        assert len(heights) == 2 * 4 * len(METHODS)
+        assert sum(h > 0 for h in heights) == 4 * len(METHODS)
+        low, high = axes.get_ylim()
+        assert axes.transData.transform((0, 0))[1] == pytest.approx(axes.bbox.y0 + axes.bbox.height / 2)
+        assert low < min(heights)
+        assert max(heights) < high
+
+
+def test_plans_share_one_colour_scale_and_mark_classes(drawn):
+    (figure,) = drawn(plans.fig_plans, by_class())
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title(loc="left").split()[-1] for axes in panels] == [
+        "InfoNCE",
+        "GCA-INCE",
+        "GCA-RINCE",
+        "GCA-UOT",
+    ]
+    assert len({axes.images[0].get_clim() for axes in panels}) == 1
+    assert all(len(axes.lines) == 2 for axes in panels)  # one boundary, across and down
+    shown = torch.tensor(panels[0].images[0].get_array().tolist())
+    assert torch.allclose((-shown).exp().sum(1), torch.ones(12), atol=1e-4)
+
+
+def test_target_plans_are_those_of_the_library():
+    plan = torch.tensor(accuracy._target(0.5, 0.25))
+    n = accuracy.SHOWN_EACH
+    assert plan.diagonal().tolist() == [1.0] * (n * accuracy.SHOWN_DOMAINS)
+    assert plan[0, 1] == 0.5
+    assert plan[0, n] == 0.25
+
+
+def test_projections_of_the_toy_fall_to_gca_ince():
+    steps = geometry._projections(400)
+    losses = [float(p.sum() - 2 - p.diagonal().log().sum()) for p in steps]
+    assert all(a >= b - 1e-12 for a, b in pairwise(losses))
+    ince = gcalign.solve(geometry._kernel(), (gcalign.Rows(),))
+    limit = gcalign.solve(geometry._kernel(), tol=1e-12, iterations=5000)
+    assert torch.allclose(steps[1], ince.matrix)
+    assert torch.allclose(steps[-1], limit.matrix, atol=1e-6)
+    assert geometry._shares(steps[-1]) == pytest.approx((0.5, 0.5), abs=1e-6)
+
+
+def test_the_papers_prox_is_not_the_nearest_point(drawn):
+    (figure,) = drawn(geometry.fig_prox, [])
+    assert "not nearest" in texts(figure)
+    corner = (geometry.SIDE, geometry.SIDE, 2 * geometry.SIDE**2)
+    assert math.dist(geometry.V2, corner) < math.dist(geometry.V2, geometry.PAPER_PROX)
+
+
+@pytest.mark.slow
+def test_operations_are_those_of_the_products_and_a_little_more():
+    from gcalign.experiments import costs
+    from gcalign.experiments.scales import scaled
+
+    found = {(r.labels["method"], r.labels["part"]): r.value for r in costs.flops(scaled("tiny"))}
+    assert {method for method, _ in found} == set(METHODS)
+    for method in METHODS:
+        parts = [found[method, part] for part in ("matmul", "elementwise", "total")]
+        assert min(parts) > 0
+        assert parts[0] + parts[1] == pytest.approx(parts[2])
+    product = 2 * costs.BATCH**2 * costs.DIM / 1e6
+    assert found["ince", "matmul"] == pytest.approx(3 * product, rel=0.01)  # scores, and a gradient for each side
+    assert found["ince", "total"] < found["gca-ince", "total"]
+
+
+@pytest.mark.slow
+def test_times_are_paired_by_round(monkeypatch, tmp_path):
+    from gcalign.experiments import costs, paper
+    from gcalign.experiments.scales import scaled
+
+    monkeypatch.setattr(paper, "METHODS", ("ince", "byol"))
+    monkeypatch.setattr(costs, "ITERATIONS", (1, 50))
+    threads = torch.get_num_threads()
+    found = costs.times(scaled("tiny"))
+    assert torch.get_num_threads() == threads
+    assert {r.seed for r in found} == {0, 1, 2}
+    assert len(found) == 2 * 4 * 3
+    assert all(r.value > 0 for r in found)
+    cells = style.cells(found, "step-seconds-loss", "iterations")
+    assert cells[1,].mean < cells[50,].mean
+    assert len(accuracy.fig_time(found, Path(tmp_path))) == 2
