@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import normalize
 
 import gcalign
@@ -68,11 +69,14 @@ def test_no_name_can_break_out_of_the_page():
 
 
 def test_markdown_tables_are_escaped_and_keep_what_is_bold():
-    html = markdown.html("# T\n\n| a | b |\n|---|--:|\n| **1 ± 2** | <u>x</u> |\n| <script> | `c` |\n\nA note.\n")
-    assert "<th>a</th><th>b</th>" in html
+    html = markdown.html(
+        "# T\n\n| a | b |\n|---|--:|\n| **1 ± 2** | <u>x</u> |\n| <script> | `c` |\n| 2 \\* 3 \\* 4 | d |\n\nA note.\n"
+    )
+    assert '<th>a</th><th class="text">b</th>' in html
     assert "<td><b>1 ± 2</b></td>" in html
-    assert '<span class="second">x</span>' in html
-    assert "<td>&lt;script&gt;</td><td><code>c</code></td>" in html
+    assert '<td class="text"><span class="second">x</span></td>' in html
+    assert '<td>&lt;script&gt;</td><td class="text"><code>c</code></td>' in html
+    assert "<td>2 &#42; 3 &#42; 4</td>" in html
     assert "<p>A note.</p>" in html
 
 
@@ -154,7 +158,9 @@ def made(tmp_path_factory):
     ]
     records.write(results / "fig-noise.jsonl", noise)
     records.write(results / "fig-align-uniform.jsonl", plane)
-    (results / "table1.md").write_text("| method | knn |\n|---|---|\n| ince | **50.0** |\n")
+    for name in ("fig-noise", "fig-noise-inset"):
+        Image.new("RGB", (2400, 900), "white").save(results / f"{name}.png")
+    (results / "table1.md").write_text("# table1\n\n| method | knn |\n|---|---|\n| ince | **50.0** |\n")
     path = folder / "report.html"
     assert main(["report", str(runs), "-o", str(path), "--results", str(results), "--images", "64"]) == 0
     return path
@@ -167,9 +173,12 @@ def test_a_report_holds_runs_results_and_what_was_left_out(made):
     assert "broken/config.json cannot be read" in page
     assert "Pictures, plans, pairs and neighbours of cifar10 are left out" in page
     assert "<td><b>50.0</b></td>" in page
+    assert "<b>table1</b>" not in page
     assert "<td>0.55 ± 0.071</td>" in page
     assert "gcalign reproduce fig-noise scale=tiny" in page
     assert "clean test images" in page
+    assert page.index('alt="fig-noise: ') < page.index('alt="fig-noise-inset: ')
+    assert "reproduce fig-noise-inset" not in page
     assert "method=gca-uot data=scenes" in page
     assert len(page) < 5_000_000
 
@@ -378,6 +387,7 @@ def test_a_real_report_fits_every_screen_and_everything_drawn_has_a_name(opened,
     browser.look(width=width, dark=dark)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(NAMELESS) == []
+    assert browser.run("document.querySelector('figure img').naturalWidth") == 1200
     background = browser.run("getComputedStyle(document.body).backgroundColor")
     assert background == ("rgb(22, 22, 24)" if dark else "rgb(253, 253, 252)")
     assert browser.run("document.querySelector('#plan-run').options.length") == 2

@@ -142,25 +142,37 @@ def _results(folder: Path) -> list[Result]:
     """Every result of a folder, in the order of the experiments."""
     if not folder.is_dir():
         raise ValueError(f"--results {folder} must be a folder of results; `gcalign reproduce table1` makes one")
-    stems = {path.stem for path in folder.iterdir() if path.suffix in (".md", ".png", ".jsonl")}
-    known = [name for name in registry.names() if name in stems]
-    return [_result(folder, name) for name in known + sorted(stems - set(known))]
+    stems = sorted(path.stem for path in folder.iterdir() if path.suffix in (".md", ".png", ".jsonl"))
+    owners = {stem: _owner(stem) for stem in stems}
+    order = [*registry.names(), *(stem for stem in stems if owners[stem] == stem)]
+    return [_result(folder, name) for name in dict.fromkeys(order) if name in owners.values()]
+
+
+def _owner(stem: str) -> str:
+    """The experiment a file belongs to: the longest name that it begins with, or its own."""
+    fitting = [name for name in registry.names() if stem == name or stem.startswith(f"{name}-")]
+    return max(fitting, key=len, default=stem)
 
 
 def _result(folder: Path, name: str) -> Result:
     does = registry.named(name).does if name in registry.names() else ""
-    table, picture, lines = (folder / f"{name}{suffix}" for suffix in (".md", ".png", ".jsonl"))
+    table, lines = (folder / f"{name}{suffix}" for suffix in (".md", ".jsonl"))
+    pictures = [path for path in sorted(folder.glob("*.png"), key=lambda p: p.stem) if _owner(path.stem) == name]
     found = records.read(lines) if lines.is_file() else []
     scale = found[0].scale if found else folder.name
     return Result(
         name=name,
         does=does,
         command=f"gcalign reproduce {name} scale={scale}",
-        html=markdown.html(table.read_text(encoding="utf-8")) if table.is_file() else None,
-        figure=pack.figure(picture.read_bytes()) if picture.is_file() else "",
-        alt=f"{name}: {does or 'a figure'}. Its numbers are in the table below it.",
+        html=markdown.html(_untitled(table.read_text(encoding="utf-8"))) if table.is_file() else None,
+        figures={f"{p.stem}: {does}. The numbers follow in a table.": pack.figure(p.read_bytes()) for p in pictures},
         numbers=_numbers(found) if found and not table.is_file() else None,
     )
+
+
+def _untitled(text: str) -> str:
+    """Without the heading, which the page has already."""
+    return text.partition("\n")[2] if text.startswith("#") else text
 
 
 def _numbers(found: Sequence[Record]) -> Grid | None:

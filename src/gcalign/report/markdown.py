@@ -6,6 +6,8 @@ import re
 
 from markupsafe import Markup, escape
 
+ESCAPED = re.compile(r"\\([*_`|])")  # a star that is a star
+NUMBER = re.compile(r"[*_]*[+−-]?\d")
 INLINE = (
     (re.compile(r"`([^`]+)`"), r"<code>\1</code>"),
     (re.compile(r"\*\*(.+?)\*\*"), r"<b>\1</b>"),
@@ -31,7 +33,7 @@ def _parts(lines: list[str]) -> list[Markup]:
 
 
 def _inline(text: str) -> Markup:
-    out = str(escape(text))
+    out = ESCAPED.sub(lambda found: f"&#{ord(found[1])};", str(escape(text)))
     for pattern, replacement in INLINE:
         out = pattern.sub(replacement, out)
     return Markup(out)
@@ -42,8 +44,14 @@ def _table(lines: list[str]) -> Markup:
     if not all(re.fullmatch(r":?-+:?", cell) for cell in rule):
         head, rows = [], [head, rule, *rows]
 
+    columns = zip(*rows, strict=False)
+    numeric = [any(NUMBER.match(cell) for cell in column) for column in columns]
+
     def cells(tag: str, row: list[str]) -> Markup:
-        return Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(_inline(cell.replace("\\|", "|"))) for cell in row)
+        kinds = ("" if k < len(numeric) and numeric[k] else ' class="text"' for k in range(len(row)))
+        return Markup("").join(
+            Markup(f"<{tag}{kind}>{{}}</{tag}>").format(_inline(cell)) for kind, cell in zip(kinds, row, strict=True)
+        )
 
     body = Markup("\n").join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
     return Markup('<div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(

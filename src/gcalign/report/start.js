@@ -8,7 +8,6 @@ addEventListener("resize", () => {
   if (innerWidth !== width) charts.forEach((draw) => draw());
   width = innerWidth;
 });
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => { d.open = true; }));
 for (const button of document.querySelectorAll("button.copy")) {
   button.hidden = !navigator.clipboard;
   button.addEventListener("click", () => {

@@ -89,8 +89,7 @@ class Result:
     does: str
     command: str
     html: Markup | None = None
-    figure: str = ""  # data URL
-    alt: str = ""
+    figures: Mapping[str, str] = field(default_factory=dict)  # what it shows -> data URL
     numbers: Grid | None = None
 
 
