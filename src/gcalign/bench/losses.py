@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcalign.alignment import Alignment
-from gcalign.bench import peers, table
+from gcalign.bench import limits, peers, table
 from gcalign.bench.batches import WORDS, eager_info_nce, pairs
 from gcalign.bench.table import Column, Result, Row, Sheet, Target
 from gcalign.bench.timing import Progress, interleaved
@@ -48,6 +48,7 @@ COLUMNS: tuple[Column, ...] = (
     ("most", "most", table.milliseconds),
     ("against_eager", "/ eager", table.ratio),
     ("against_ince", "/ INCE", table.ratio),
+    ("of_limit", "of limit", table.ratio),
     ("iterations", "iterations", table.whole),
     ("converged", "converged", table.yes_no),
     ("error", "error / ‖P − T‖", table.error),
@@ -60,8 +61,9 @@ def bench_losses(
     """Time every loss at every n, D and ε."""
     rows: list[Row] = []
     cells = list(product(n, dim, eps))
+    allowed = {(size, d): limits.limits(size, d, repeats) for size, d in product(n, dim)}
     for cell in progress.over(cells, lambda c: f"n = {c[0]}, D = {c[1]}, ε = {c[2]:g}"):
-        rows += _cell(*cell, repeats, seed, progress)
+        rows += _cell(*cell, repeats, seed, allowed[cell[:2]], progress)
     notes = [p.peer.missing for p in peers.LOSSES if not p.peer.installed]
     notes += [
         f"{p.name}: not run above n = {p.largest:,}, where its matrices no longer fit"
@@ -73,13 +75,18 @@ def bench_losses(
         f"forward plus backward to the embeddings, {WORDS}, exact gradients, tol = {TOL:g} of ‖P − T‖₁; medians, "
         "contestants taking turns",
         {"n": list(n), "dim": list(dim), "eps": list(eps), "repeats": repeats, "seed": seed, "tol": TOL},
-        [Sheet("losses", "losses against eager InfoNCE", COLUMNS, rows)],
+        [
+            Sheet("losses", "losses against eager InfoNCE", COLUMNS, rows),
+            Sheet("limits", "what the machine allows", limits.COLUMNS, [r for x in allowed.values() for r in x.rows()]),
+        ],
         _targets(rows),
         notes,
     )
 
 
-def _cell(n: int, dim: int, eps: float, repeats: int, seed: int, progress: Progress) -> list[Row]:
+def _cell(
+    n: int, dim: int, eps: float, repeats: int, seed: int, allowed: limits.Limits, progress: Progress
+) -> list[Row]:
     z1, z2 = pairs(n, dim, seed)
     losses = contestants(n, eps)
     times = interleaved({name: partial(backward, f, z1, z2) for name, f in losses.items()}, repeats, progress)
@@ -88,7 +95,10 @@ def _cell(n: int, dim: int, eps: float, repeats: int, seed: int, progress: Progr
         row: Row = {"n": n, "dim": dim, "eps": eps, "name": name, **times[name].figures()}
         row["against_eager"] = times[name].median / times[EAGER].median
         row["against_ince"] = times[name].median / times[INCE].median
-        rows.append(row | (solved(loss, z1, z2) if isinstance(loss, Alignment) else {}))
+        if isinstance(loss, Alignment):
+            row |= solved(loss, z1, z2)
+            row["of_limit"] = allowed.floor(row["iterations"]) / row["seconds"]
+        rows.append(row)
     return rows
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 Row = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]  # key, heading, how a value is shown
-_WIDTH = 150  # where the output is no terminal and has no width of its own
+_WIDTH = 165  # where the output is no terminal and has no width of its own
 
 
 @dataclass(frozen=True)
