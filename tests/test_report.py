@@ -295,6 +295,8 @@ def test_sorting_reorders_rows_and_columns_together(opened):
     assert classes == sorted(classes)
     assert [k // 2 % 2 for k in seen["domain"][0]] == [0] * 32 + [1] * 32
     assert len({picture for _, picture in seen.values()}) == 3
+    edges = "(() => { const b = (id) => document.getElementById(id).getBoundingClientRect();"
+    assert browser.run(f"{edges} return b('groups').height - b('heat').height; }})()") == pytest.approx(0, abs=1)
     assert browser.run("document.getElementById('groups').innerText.split('\\n').filter(Boolean)") == [
         "cat",
         "dog",

@@ -162,9 +162,10 @@ class Gallery:
             first, second = (augment(x, seed_of("view", k)) for k, x in enumerate(bases))
             # a fresh rendering need not keep its sample's domain
             domains = images.domains if type(images).draw is Images.draw else None
+            pairs = f"{noise:.0%} of the pairs mismatched, as in training" if noise else "no pair mismatched"
             about = (
-                f"{len(index)} images of {images.name} ({images.split}), views {config.view_name}, {noise:.0%} of the "
-                "pairs mismatched as in training; every row and column is asked for mass 1."
+                f"{len(index)} images of {images.name} ({images.split}), views {config.view_name}, {pairs}; "
+                "every row and column is asked for mass 1."
             )
             one, other = (sprite(_pixels(x, images)) for x in (first, second))
             self.pairings.append(Pairing(sample, about, one, other, partners, domains, images.domain_names))
