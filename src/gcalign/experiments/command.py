@@ -12,6 +12,7 @@ from gcalign.experiments import records, registry, search, sweep
 from gcalign.experiments.records import Record
 from gcalign.experiments.registry import Chosen, Experiment, Job, Scale
 from gcalign.experiments.scales import scaled
+from gcalign.experiments.suite import data_name
 
 OWN = ("scale", "runs", "out", "jobs", "redraw", "partial", "dry", "launcher")
 
@@ -29,7 +30,7 @@ class Request:
     partial: bool = False
     dry: bool = False
     launcher: str | None = None
-    words: tuple[str, ...] = ()  # of `gcalign train`, for every run
+    hydra: tuple[str, ...] = ()  # words of the launcher
 
     @property
     def folder(self) -> Path:
@@ -42,11 +43,9 @@ class Request:
 
 def parsed(name: str, overrides: Sequence[str]) -> Request:
     """`key=value` words: this command's own, and words of `gcalign train` for every run."""
-    import gcalign.experiments.suite  # noqa: F401  # registers them
-
     experiment = registry.named(name)
     own: dict[str, str] = {}
-    words = []
+    words, options = [], []
     for word in overrides:
         key, equals, value = word.partition("=")
         if not equals:
@@ -55,6 +54,8 @@ def parsed(name: str, overrides: Sequence[str]) -> Request:
             raise ValueError(f"{word!r} is decided by the experiment; train such a run with `gcalign train {word}`")
         if key in OWN:
             own[key] = value
+        elif key.startswith("hydra"):
+            options.append(word)
         else:
             words.append(word)
     scale = scaled(own.get("scale", "tiny"), words)
@@ -68,7 +69,7 @@ def parsed(name: str, overrides: Sequence[str]) -> Request:
         partial=_truth(own, "partial"),
         dry=_truth(own, "dry"),
         launcher=own.get("launcher"),
-        words=tuple(words),
+        hydra=tuple(options),
     )
 
 
@@ -91,50 +92,94 @@ def reproduce(name: str, overrides: Sequence[str]) -> None:
     if request.dry:
         _show(request)
         return
-    failures: list[sweep.Failure] = []
-    chosen: Chosen = {}
-    if request.experiment.searched:
-        trials = search.jobs(request.scale, request.experiment.searched)
-        failures = _done(request, trials, "search")
-        if failures:
-            _report(failures, request)
-        chosen = _searched(request, trials)
-    jobs = request.experiment.jobs(request.scale, chosen) if request.experiment.jobs else []
-    failures = _done(request, jobs, request.experiment.name)
+    if request.launcher:
+        from gcalign.experiments.launch import check
+
+        check(request.launcher)
+    trials = search.jobs(request.scale, request.experiment.searched)
+    if not request.partial:
+        _check_data(request, [*trials, *_jobs(request, search.first(request.experiment.searched))])
+        _run(request, trials, "search")
+    jobs = _jobs(request, _recorded(request, trials))
+    if not request.partial:
+        _run(request, jobs, name)
     have = [job for job in jobs if sweep.finished(job, request.scale, request.runs)]
-    if failures and not request.partial:
-        _report(failures, request)
     found = [r for job in have for r in sweep.records_of(name, job, request.scale, request.runs)]
     if request.experiment.compute:
         found += request.experiment.compute(request.scale)
     records.write(request.file, found)
     print(f"results: {request.file} ({len(found)} records, {len(have)} of {len(jobs)} runs)", flush=True)
     _draw(request, records.read(request.file))
+
+
+def _jobs(request: Request, chosen: Chosen) -> list[Job]:
+    return request.experiment.jobs(request.scale, chosen) if request.experiment.jobs else []
+
+
+def _check_data(request: Request, jobs: Sequence[Job]) -> None:
+    """That the data of every job can be read, before the first of them; and read once, if it must be downloaded."""
+    for data in dict.fromkeys(data_name(job.words) for job in jobs):
+        unfinished = (
+            job for job in jobs if data_name(job.words) == data and not sweep.finished(job, request.scale, request.runs)
+        )
+        job = next(unfinished, None)
+        if job:
+            _read(request, job)
+
+
+def _read(request: Request, job: Job) -> None:
+    from gcalign.experiments.measures import loaded
+
+    try:
+        loaded(sweep.config_of(job, request.runs).data, "train")
+    except ValueError as error:
+        raise ValueError(
+            f"{request.experiment.name} at scale={request.scale.name} needs data={data_name(job.words)}: {error}. "
+            "Say where it is with data.root=…"
+        ) from error
+
+
+def _run(request: Request, jobs: Sequence[Job], title: str) -> None:
+    """Runs jobs here or on a cluster; if some fail, says how to do each alone and stops with code 1."""
+    if request.launcher:
+        from gcalign.experiments.launch import launch
+
+        options = {"launcher": request.launcher, "options": request.hydra, "title": title}
+        failures = launch(jobs, request.scale, request.runs, **options)  # type: ignore[arg-type]  # each is its own
+    else:
+        failures = sweep.sweep(jobs, request.scale, request.runs, workers=request.jobs, title=title)
+    for failure in failures:
+        print(f"\nfailed: {sweep.called(failure.job)}: {failure.said}", file=sys.stderr)
+        print(f"  try it alone: {sweep.command(failure.job, request.runs)}", file=sys.stderr)
     if failures:
-        _report(failures, request)
+        print(
+            f"\n{len(failures)} of {len(jobs)} jobs failed; the same command does them again and skips what is done, "
+            "partial=true draws what is there",
+            file=sys.stderr,
+        )
+        raise SystemExit(1)
 
 
-def _done(request: Request, jobs: Sequence[Job], title: str) -> list[sweep.Failure]:
-    """Runs jobs here; what exists is enough if partial results were asked for."""
-    if request.partial:
-        return []
-    return sweep.sweep(jobs, request.scale, request.runs, workers=request.jobs, title=title)
-
-
-def _searched(request: Request, trials: Sequence[Job]) -> Chosen:
-    """The choice of every method, recorded beside the results."""
+def _recorded(request: Request, trials: Sequence[Job]) -> Chosen:
+    """The choice of every method, written beside the results."""
+    if not trials:
+        return {}
     missing = [job for job in trials if not sweep.finished(job, request.scale, request.runs)]
     if missing:
         raise ValueError(
-            f"{len(missing)} of {len(trials)} runs of the search are not finished; run `gcalign reproduce "
-            f"{request.experiment.name} scale={request.scale.name}` without partial=true first"
+            f"{len(missing)} of {len(trials)} runs of the search are not finished, and the others follow from it; "
+            f"finish it with: gcalign reproduce {_again(request)} runs={request.runs}"
         )
-    found = [r for job in trials for r in sweep.records_of("search", job, request.scale, request.runs)]
+    found = _trials(request, trials)
     file = request.folder / "search.jsonl"
     methods = {r.labels["method"] for r in found}
     others = [r for r in records.read(file) if r.labels["method"] not in methods] if file.exists() else []
     records.write(file, [*others, *found])
     return search.chosen(found)
+
+
+def _trials(request: Request, trials: Sequence[Job]) -> list[Record]:
+    return [r for job in trials for r in sweep.records_of("search", job, request.scale, request.runs)]
 
 
 def _draw(request: Request, found: Sequence[Record]) -> None:
@@ -147,21 +192,13 @@ def _again(request: Request) -> str:
     return f"{request.experiment.name} scale={request.scale.name} out={request.out}"
 
 
-def _report(failures: Sequence[sweep.Failure], request: Request) -> None:
-    for failure in failures:
-        print(f"\nfailed: {sweep.called(failure.job)}: {failure.said}", file=sys.stderr)
-        print(f"  try it alone: {sweep.command(failure.job, request.runs)}", file=sys.stderr)
-    print(f"\n{len(failures)} jobs failed; the same command does them again and skips what is done", file=sys.stderr)
-    raise SystemExit(1)
-
-
 def _show(request: Request) -> None:
     """The commands, one to a line, and on standard error how many there are."""
     scale, name = request.scale, request.experiment.name
     trials = search.jobs(scale, request.experiment.searched)
     over = all(sweep.finished(job, scale, request.runs) for job in trials)
-    chosen = _searched(request, trials) if trials and over else search.first(request.experiment.searched)
-    jobs = request.experiment.jobs(scale, chosen) if request.experiment.jobs else []
+    chosen = search.chosen(_trials(request, trials)) if over else search.first(request.experiment.searched)
+    jobs = _jobs(request, chosen)
     commands = dict.fromkeys(sweep.command(job, request.runs) for job in [*trials, *jobs])
     print("\n".join(commands))
     done = sum(sweep.finished(job, scale, request.runs) for job in [*trials, *jobs])

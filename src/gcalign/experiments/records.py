@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcalign import files
+from gcalign.files import write as write_file
 
 
 @dataclass(frozen=True)
@@ -49,4 +49,4 @@ def write(path: Path, records: Iterable[Record]) -> None:
     """All records at once, sorted, so that the same results are the same bytes whoever finished first."""
     lines = sorted(json.dumps(r.as_dict(), sort_keys=True, ensure_ascii=False) for r in records)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, "".join(f"{line}\n" for line in lines))
+    write_file(path, "".join(f"{line}\n" for line in lines))

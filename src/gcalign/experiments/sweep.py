@@ -44,11 +44,10 @@ def command(job: Job, runs: str) -> str:
     return shlex.join(["gcalign", "train", *job.words, "logger=none", f"runs={runs}"])
 
 
-def _config(words: tuple[str, ...], runs: str) -> Config:
+def config_of(job: Job, runs: str) -> Config:
     """Of a job's words. Hydra takes a third of a second, so seeds share its answer."""
-    seeds = [word for word in words if word.startswith("seed=")]
-    config = _composed(tuple(word for word in words if word not in seeds), runs)
-    return dataclasses.replace(config, seed=int(seeds[-1].partition("=")[2])) if seeds else config
+    config = _composed(tuple(word for word in job.words if not word.startswith("seed=")), runs)
+    return dataclasses.replace(config, seed=job.seed)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -61,7 +60,7 @@ def _composed(words: tuple[str, ...], runs: str) -> Config:
 def run_of(job: Job, runs: str) -> Run:
     from gcalign.training.runs import Run
 
-    return Run.of(_config(job.words, runs))
+    return Run.of(config_of(job, runs))
 
 
 def finished(job: Job, scale: Scale, runs: str) -> bool:
@@ -100,7 +99,7 @@ def do(job: Job, scale: Scale, runs: str) -> bool:
     from gcalign.experiments.measures import loaded, measure
     from gcalign.training.train import train
 
-    config = _config(job.words, runs)
+    config = config_of(job, runs)
     run = run_of(job, runs)
     with locked(run.path) as mine:
         if mine and not finished(job, scale, runs):

@@ -1,0 +1,342 @@
+"""`gcalign reproduce`: the jobs of each experiment, who does them, and what is left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gcalign import files
+from gcalign.cli import main
+from gcalign.experiments import launch, measures, records, registry, search, suite, sweep
+from gcalign.experiments.registry import Job
+from gcalign.experiments.scales import SCALES, joined, scaled
+
+TINY = SCALES["tiny"]
+QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", "model.out=8", "batch_size=32")
+
+
+def jobs(name: str, scale: str) -> list[Job]:
+    experiment = registry.named(name)
+    assert experiment.jobs is not None
+    return experiment.jobs(SCALES[scale], search.first(suite.METHODS))
+
+
+def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn",)) -> Job:
+    return Job({"method": method}, (f"method={method}", *QUICK, "epochs=1", f"seed={seed}"), measures, seed)
+
+
+# what is to be done
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "count"),
+    [
+        ("table1", "tiny", 9 * 4 * 2),
+        ("table1", "small", 9 * 4 * 3),
+        ("table1", "paper", 9 * (4 + 4 + 1 + 1) * 5),
+        ("tableA-cifar10", "small", 9 * 4 * 3),
+        ("tableA-cifar100", "small", 9 * 4 * 3),
+        ("tableA-cifar10c", "paper", 9 * 4 * 5),
+        ("fig-align-uniform", "small", 9 * 4 * 3),
+        ("fig-noise", "small", 9 * 3 * 3),
+        ("fig-noise", "paper", 9 * 7 * 5),
+        ("fig-ptgt", "small", len(suite.ALPHA_BETA) * 5),
+        ("fig-plans", "small", 4),
+        ("fig-epsilon", "small", 1),
+    ],
+)
+def test_an_experiment_has_so_many_jobs(name, scale, count):
+    assert len(jobs(name, scale)) == count
+
+
+def test_every_entry_of_the_issue_is_there_and_can_be_run():
+    wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
+    wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise"
+    assert set(suite.names()) == set(wanted.split())
+    for name in suite.names():
+        assert registry.named(name).jobs or registry.named(name).compute
+
+
+@pytest.mark.parametrize("scale", ["tiny", "small", "paper"])
+def test_methods_of_one_seed_and_setting_differ_in_nothing_but_the_method(scale):
+    own = {f"method={m}" for m in suite.METHODS} | {w for ws in search.first(suite.METHODS).values() for w in ws}
+    groups: dict[tuple[object, ...], set[frozenset[str]]] = {}
+    for job in jobs("table1", scale):
+        group = groups.setdefault((job.labels["data"], job.labels["setting"], job.seed), set())
+        group.add(frozenset(job.words) - own)
+    assert all(len(words) == 1 for words in groups.values())
+
+
+def test_jobs_go_seed_by_seed_so_that_a_sweep_cut_short_has_whole_grids():
+    for name in ("table1", "fig-noise", "fig-ptgt", "fig-sensitivity", "fig-q-lambda"):
+        order = [job.seed for job in jobs(name, "paper")]
+        assert [seed for k, seed in enumerate(order) if k == 0 or order[k - 1] != seed] == list(dict.fromkeys(order))
+
+
+def test_experiments_share_their_runs():
+    table = {job.words for job in jobs("table1", "small")}
+    assert {job.words for job in jobs("tableA-cifar10", "small")} == table
+    assert {job.words for job in jobs("fig-align-uniform", "small")} == table
+    assert {job.words for job in jobs("fig-plans", "small")} < table
+    clean = {job.words for job in jobs("fig-noise", "small") if job.labels["noise"] == 0}
+    assert clean < table
+
+
+def test_small_runs_are_those_whose_words_are_documented():
+    job = next(j for j in jobs("table1", "small") if j.labels == {"method": "ince", "data": "cifar10", "setting": "C1"})
+    words = "method=ince data=cifar10 data.root=../shared/data data.limit=5000 model.width=0.5 model.hidden=512 "
+    words += "batch_size=128 epochs=6 optimizer.lr=2e-3 method.eps=0.2 views=C1 seed=0"
+    assert set(job.words) == set(words.split())
+
+
+def test_words_given_for_every_run_go_over_the_scales_own():
+    scale = scaled("small", ["data.root=elsewhere", "epochs=1"])
+    experiment = registry.named("fig-ptgt")
+    assert experiment.jobs is not None
+    for job in experiment.jobs(scale, {}):
+        assert {"data.root=elsewhere", "epochs=1"} < set(job.words)
+        assert len({word.partition("=")[0] for word in job.words}) == len(job.words)
+    assert joined(("a=1", "b=2"), ("a=3",)) == ("a=3", "b=2")
+
+
+# the search
+
+
+def test_every_method_is_searched_with_the_same_budget():
+    trials = search.jobs(TINY, suite.METHODS)
+    assert [sum(job.labels["method"] == m for job in trials) for m in suite.METHODS] == [3] * 9
+    assert {job.measures for job in trials} == {("validation",)}
+
+
+def test_the_search_takes_the_best_and_of_equals_the_first():
+    def record(method: str, knob: str, value: float) -> records.Record:
+        return records.Record("search", "tiny", "validation", value, {"method": method, "knob": knob})
+
+    found = [record("ince", knob, value) for knob, value in zip(search.EPS, (0.4, 0.5, 0.5), strict=True)]
+    found += [record("byol", knob, 0.3) for knob in search.GRID["byol"]]
+    chosen = search.chosen(found)
+    assert chosen == {
+        "ince": ("method.eps=0.5",),
+        "byol": ("model.projector=mlp3-bn", "model.momentum=0.98"),
+    }
+
+
+def test_the_search_never_looks_at_test_images(tmp_path, monkeypatch):
+    seen = []
+    load = measures._loaded.__wrapped__
+    monkeypatch.setattr(measures, "_loaded", lambda data, split: (seen.append(split), load(data, split))[1])
+    job = quick(measures=("validation",))
+    assert sweep.do(job, TINY, str(tmp_path))
+    (record,) = sweep.records_of("search", job, TINY, str(tmp_path))
+    assert set(seen) == {"train"}
+    assert 0 <= record.value <= 1
+
+
+# doing it
+
+
+def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
+    job, runs = quick(), str(tmp_path)
+    assert not sweep.finished(job, TINY, runs)
+    sweep.do(job, TINY, runs)
+    assert sweep.finished(job, TINY, runs)
+    run = sweep.run_of(job, runs)
+    before = {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()}
+    assert sweep.sweep([job], TINY, runs) == []
+    assert {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
+    more = dataclasses.replace(job, measures=("knn", "compactness"))
+    assert not sweep.finished(more, TINY, runs)
+    monkeypatch.setitem(measures.MEASURES, "knn", lambda of: pytest.fail("measured twice"))
+    sweep.do(more, TINY, runs)
+    assert [r.measure for r in sweep.records_of("x", more, TINY, runs)] == ["knn", "compactness"]
+
+
+def test_a_measurement_is_kept_under_what_it_depends_on():
+    other = dataclasses.replace(TINY, corrupted=20)
+    assert measures.key("cifar10c", TINY) != measures.key("cifar10c", other)
+    assert measures.key("knn", TINY) == measures.key("knn", other)
+
+
+def test_two_processes_do_not_train_one_run_at_once(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from gcalign.experiments.sweep import locked\n"
+        "with locked(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(60)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        assert (tmp_path / "lock").read_text().split()[1] == str(other.pid)
+        with sweep.locked(tmp_path) as mine:
+            assert not mine
+        other.kill()
+    with sweep.locked(tmp_path) as mine:  # killed, so it let go
+        assert mine
+
+
+def _half_fail(job: Job, scale: registry.Scale, runs: str) -> bool:
+    if job.seed == 1:
+        raise ValueError("seed=1 is unlucky")
+    if job.seed == 2:
+        os._exit(7)
+    Path(runs, f"{job.seed}").touch()
+    return True
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_or_dies_stops_no_other(tmp_path):
+    some = [quick(seed=seed) for seed in range(5)]
+    failures = sweep.sweep(some, TINY, str(tmp_path), workers=1, work=_half_fail)
+    assert [failure.job.seed for failure in failures] == [1, 2]
+    assert "seed=1 is unlucky" in failures[0].said
+    assert "ended with code 7" in failures[1].said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "3", "4"]
+
+
+@pytest.mark.slow
+def test_failures_are_reported_with_their_command_and_code_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    broken = Job({"method": "ince"}, ("method=ince", *QUICK, "optimizer.lr=1e30", "epochs=1", "seed=0"), ("knn",), 0)
+    monkeypatch.setitem(
+        registry._REGISTRY, "fig-plans", dataclasses.replace(registry.named("fig-plans"), jobs=lambda s, c: [broken])
+    )
+    monkeypatch.setitem(registry._REGISTRY, "fig-plans", dataclasses.replace(registry.named("fig-plans"), searched=()))
+    assert main(["reproduce", "fig-plans", "jobs=1"]) == 1
+    said = capsys.readouterr().err
+    assert sweep.command(broken, "runs/tiny") in said
+    assert "1 of 1 jobs failed" in said
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_every_worker_and_the_same_command_goes_on(tmp_path):
+    words = [sys.executable, "-m", "gcalign.cli", "reproduce", "fig-ptgt", "jobs=2", "epochs=200"]
+    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("runs/tiny/*/results.jsonl"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    children = subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert children
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    checkpoint = next(iter(tmp_path.glob("runs/tiny/*/checkpoint.safetensors")), None)
+    assert checkpoint is not None or list(tmp_path.glob("runs/tiny/*/config.json"))
+
+
+# the command
+
+
+def test_help_lists_every_name_without_torch():
+    code = "import sys; from gcalign.cli import main; main(['reproduce', '--help']); print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.rstrip().endswith("False")
+    for name in suite.names():
+        assert f"  {name} " in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["tabel1"], "did you mean 'table1'"),
+        (["table1", "scale=huge"], "known: paper, small, tiny"),
+        (["table1", "jobs=many"], "must be a whole number"),
+        (["table1", "jobs=0"], "must be at least 1"),
+        (["table1", "redraw=perhaps"], "known: false, true"),
+        (["table1", "method=ince"], "decided by the experiment"),
+        (["table1", "fast"], "must be key=value"),
+        (["table1", "epocs=3"], "did you mean 'epochs'"),
+        (["table1", "launcher=slurm"], "submitit_slurm"),
+        (["table1", "launcher=ray"], "pip install hydra-ray-launcher"),
+        (["fig-noise", "redraw=true"], "`gcalign reproduce fig-noise` writes it"),
+        (["fig-plans", "partial=true"], "12 of 12 runs of the search are not finished"),
+        (["tableA-cifar100", "scale=small", "data.root=nowhere"], "Say where it is with data.root="),
+    ],
+)
+def test_errors_state_the_remedy(words, remedy, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *words]) == 2
+    assert remedy in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_dry_shows_the_commands_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "fig-ptgt", "scale=small", "dry=true"]) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert len(lines) == len(set(lines)) == len(suite.ALPHA_BETA) * 5
+    assert all(line.startswith("gcalign train method=gca-ince ") for line in lines)
+    assert "0 finished" in shown.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_redrawing_needs_only_the_result_file_and_gives_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "table-methods"]) == 0
+    first = {path.name: path.read_bytes() for path in Path("results/tiny").iterdir()}
+    for path in Path("results/tiny").iterdir():
+        if path.suffix != ".jsonl":
+            path.unlink()
+    assert main(["reproduce", "table-methods", "redraw=true"]) == 0
+    assert {path.name: path.read_bytes() for path in Path("results/tiny").iterdir()} == first
+    assert {"table-methods.md", "table-methods.tex"} < first.keys()
+
+
+def test_a_run_measured_before_gives_its_records_without_training(tmp_path):
+    job = quick()
+    run = sweep.run_of(job, str(tmp_path))
+    run.start(sweep.config_of(job, str(tmp_path)))
+    finding = measures.Finding("knn", 0.25, {"on": "clean"}, {"n_test": 4})
+    line = {"kind": "measure", "key": "knn", "findings": [dataclasses.asdict(finding)]}
+    files.append_json_lines(run.results_file, [line])
+    (record,) = sweep.records_of("table1", job, TINY, str(tmp_path))
+    assert (record.value, record.labels) == (0.25, {"method": "ince", "on": "clean"})
+    assert (record.run, record.words) == (run.path.name, job.words)
+    assert not sweep.finished(job, TINY, str(tmp_path))  # measured, but never trained to the end
+
+
+@pytest.mark.slow
+def test_a_hydra_launcher_does_the_jobs_and_reports_what_failed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good, bad = quick(), quick(measures=("domain-of-nothing",), seed=1)
+    (failure,) = launch.launch([good, bad], TINY, "runs", launcher="basic", title="two")
+    assert failure.job is bad
+    assert "domain-of-nothing" in (tmp_path / "runs/launch/two/1/gcalign.log").read_text()
+    assert sweep.finished(good, TINY, "runs")
+    assert launch.launch([good], TINY, "runs", launcher="basic", title="again") == []
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("tiny")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", suite.names())
+def test_tiny_goes_all_the_way(name, place, monkeypatch):
+    monkeypatch.chdir(place)  # entries share their runs
+    assert main(["reproduce", name, "scale=tiny", "jobs=2"]) == 0
+    result = Path(f"results/tiny/{name}.jsonl")
+    found = records.read(result)
+    experiment = registry.named(name)
+    if experiment.jobs:
+        wanted = (
+            experiment.jobs(TINY, search.chosen(records.read(Path("results/tiny/search.jsonl"))))
+            if (experiment.searched)
+            else experiment.jobs(TINY, {})
+        )
+        assert {r.words for r in found if r.words} == {job.words for job in wanted}
+    drawn = {path: path.read_bytes() for path in result.parent.iterdir() if path.stem == name}
+    assert len(drawn) >= 3
+    assert main(["reproduce", name, "scale=tiny", "redraw=true"]) == 0
+    assert {path: path.read_bytes() for path in drawn} == drawn
