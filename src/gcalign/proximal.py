@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -277,10 +278,8 @@ def solve(
         got = tuple(log_k.shape) if isinstance(log_k, Tensor) else type(log_k).__name__
         raise ValueError(f"log_k={got} must be a real matrix [n, m]; pass −cost/eps")
     log_k = log_k.to(torch.promote_types(log_k.dtype, torch.float32))
-    if bool(log_k.isnan().any()) or bool((log_k == torch.inf).any()):
-        raise ValueError("log_k has NaN or +inf entries; every entry must be a number, or −inf for a forbidden pair")
-    if bool((log_k == -torch.inf).all(1).any()) or bool((log_k == -torch.inf).all(0).any()):
-        raise ValueError("log_k forbids a whole row or column (−inf throughout); leave it out of the problem")
+    if not math.isfinite(log_k.detach().sum()):  # one number tells, unless huge ones overflow
+        _refuse_impossible(log_k.detach())
     geometry = Entropic() if geometry is None else geometry
     if not isinstance(geometry, Geometry):
         raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5)")
@@ -293,6 +292,13 @@ def solve(
     setting = Setting.of(Given(log_k), as_constraints(constraints), problem, nowhere, n * m)
     with torch.autocast(log_k.device.type, enabled=False):
         return proximal(setting, _Nothing(), Settings(iterations, tol, gradient)).plan()
+
+
+def _refuse_impossible(log_k: Tensor) -> None:
+    if bool(log_k.isnan().any()) or bool((log_k == torch.inf).any()):
+        raise ValueError("log_k has NaN or +inf entries; every entry must be a number, or −inf for a forbidden pair")
+    if bool((log_k == -torch.inf).all(1).any()) or bool((log_k == -torch.inf).all(0).any()):
+        raise ValueError("log_k forbids a whole row or column (−inf throughout); leave it out of the problem")
 
 
 def as_constraints(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:

@@ -48,7 +48,7 @@ class Blocked(Operator):
         self._unit = 0.0  # log of the largest entry of a row of K̂, where alpha is found
         self.alpha, self.beta = -r.expand(self.shape[0]), -c.expand(self.shape[1])
         # absorbed nothing but the offsets: true as long as no entry can leave the range
-        self._raw = isinstance(source, Inner) and float(source.bound()) <= self._range / 3
+        self._raw = float(source.bound()) <= self._range / 3
         self._placed = self._raw  # whether alpha is known; else the first pass finds it
 
     # --- blocks of K̂ ------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -43,6 +45,10 @@ class Source(ABC):
     def write(self, start: int, stop: int, out: Tensor) -> None:
         """Rows start:stop of log K, without the offsets, into `out`."""
         out.copy_(self.rows(start, stop, self.tensors))
+
+    def bound(self) -> Tensor | float:
+        """No entry of what `write` writes is larger in size; infinity where that is not known."""
+        return math.inf
 
     def gradients(self) -> list[Tensor | None]:
         """A zero for each leaf that wants a gradient."""
@@ -109,7 +115,6 @@ class Inner(Source):
             out.diagonal(start + self.own).fill_(-torch.inf)
 
     def bound(self) -> Tensor:
-        """No entry of scale·φ ψᵀ is larger in size."""
         phi, psi = (torch.linalg.vector_norm(x.detach(), dim=1).max() for x in (self.phi, self.psi))
         return abs(self.scale) * phi * psi
 
@@ -211,6 +216,22 @@ class Given(Source):
 
     def rows(self, start: int, stop: int, tensors: tuple[Tensor, ...]) -> Tensor:
         return tensors[0] if (start, stop) == (0, self.shape[0]) else tensors[0][start:stop]
+
+    @cached_property
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        return torch.aminmax(self.log_k.detach())
+
+    @property
+    def offsets(self) -> tuple[Tensor, Tensor]:
+        """The middle of all entries, so that what is left is as small as it can be."""
+        middle = (0.5 * (self._ends[0] + self._ends[1])).view(1)
+        return torch.where(torch.isfinite(middle), middle, 0), torch.zeros_like(middle)
+
+    def bound(self) -> Tensor:
+        return 0.5 * (self._ends[1] - self._ends[0])
+
+    def write(self, start: int, stop: int, out: Tensor) -> None:
+        torch.sub(self.log_k.detach()[start:stop], self.offsets[0], out=out)
 
     def frozen(self) -> Source:
         return Given(self.log_k.detach().clone())

@@ -87,7 +87,7 @@ def scaling(
     faster = Accelerated(balanced=tau == 1) if accelerate else None
     every = 0 if tol == 0 or torch.compiler.is_compiling() else 1 if eps.device.type == "cpu" or accelerate else 4
     steps: list[Step] = []
-    patience = 3 if accelerate else 30  # checks in which the error must halve
+    patience = 1 if accelerate else 30  # checks in which the error must halve
     done, converged, stalled, error, mark = 0, False, 0, math.inf, math.inf
     while True:
         done += 1
