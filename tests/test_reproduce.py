@@ -14,7 +14,7 @@ import pytest
 
 from gcalign import files
 from gcalign.cli import main
-from gcalign.experiments import launch, measures, records, registry, search, suite, sweep
+from gcalign.experiments import launch, measures, records, registry, search, subject, suite, sweep
 from gcalign.experiments.registry import Job
 from gcalign.experiments.scales import SCALES, joined, scaled
 
@@ -130,8 +130,8 @@ def test_the_search_takes_the_best_and_of_equals_the_first():
 
 def test_the_search_never_looks_at_test_images(tmp_path, monkeypatch):
     seen = []
-    load = measures._loaded.__wrapped__
-    monkeypatch.setattr(measures, "_loaded", lambda data, split: (seen.append(split), load(data, split))[1])
+    load = subject._loaded.__wrapped__
+    monkeypatch.setattr(subject, "_loaded", lambda data, split: (seen.append(split), load(data, split))[1])
     job = quick(measures=("validation",))
     assert sweep.do(job, TINY, str(tmp_path))
     (record,) = sweep.records_of("search", job, TINY, str(tmp_path))

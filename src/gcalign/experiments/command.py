@@ -13,6 +13,7 @@ from gcalign.experiments.records import Record
 from gcalign.experiments.registry import Chosen, Experiment, Job, Scale
 from gcalign.experiments.scales import scaled
 from gcalign.experiments.suite import data_name
+from gcalign.experiments.watch import called
 
 OWN = ("scale", "runs", "out", "jobs", "redraw", "partial", "dry", "launcher")
 
@@ -128,7 +129,7 @@ def _check_data(request: Request, jobs: Sequence[Job]) -> None:
 
 
 def _read(request: Request, job: Job) -> None:
-    from gcalign.experiments.measures import loaded
+    from gcalign.experiments.subject import loaded
 
     try:
         loaded(sweep.config_of(job, request.runs).data, "train")
@@ -149,7 +150,7 @@ def _run(request: Request, jobs: Sequence[Job], title: str) -> None:
     else:
         failures = sweep.sweep(jobs, request.scale, request.runs, workers=request.jobs, title=title)
     for failure in failures:
-        print(f"\nfailed: {sweep.called(failure.job)}: {failure.said}", file=sys.stderr)
+        print(f"\nfailed: {called(failure.job)}: {failure.said}", file=sys.stderr)
         print(f"  try it alone: {sweep.command(failure.job, request.runs)}", file=sys.stderr)
     if failures:
         print(

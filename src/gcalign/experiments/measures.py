@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gcalign import files
 from gcalign.data import corruptions
 from gcalign.data.catalogue import find
-from gcalign.data.images import Images, InMemory
+from gcalign.data.images import Images
 from gcalign.data.sources import labels_of
 from gcalign.data.splits import stratified, subset
-from gcalign.data.views import make_views
 from gcalign.errors import one_of
 from gcalign.evaluation import PROTOCOLS, Result, domain_probe, evaluate, extract, leave_one_domain_out
 from gcalign.evaluation.protocols import linear_fast
 from gcalign.experiments.registry import Scale
+from gcalign.experiments.subject import Subject, cells, corrupted
 from gcalign.metrics import alignment, compactness, uniformity
-from gcalign.models import projector
-from gcalign.models.state import evaluating
 from gcalign.training import use
-from gcalign.training.config import Config, Data
 from gcalign.training.module import criterion_of
-from gcalign.training.runs import Run, load, weights_of
-from gcalign.training.train import images_of
+from gcalign.training.runs import Run
 
 PAIRED = 2000  # images of which alignment and uniformity are measured
 PER_CLASS = 10  # images of each class in a plan
@@ -51,101 +46,6 @@ class Finding:
     value: float | None
     labels: dict[str, Any] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
-
-
-class Subject:
-    """A finished run about to be measured. What several measurements need is made once."""
-
-    def __init__(self, run: Run, scale: Scale) -> None:
-        self.run, self.scale = run, scale
-        self.config: Config = run.config()
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    @functools.cached_property
-    def encoder(self) -> nn.Module:
-        return load(self.run.path)
-
-    @functools.cached_property
-    def network(self) -> nn.Module:
-        """Encoder and projector: what the loss saw."""
-        tensors, config, _ = weights_of(self.run)
-        m, features = config.model, self.encoder.features
-        assert isinstance(features, int)
-        head = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=config.seed)
-        own = {k.removeprefix("projector."): v for k, v in tensors.items() if k.startswith("projector.")}
-        head.load_state_dict(own)
-        return nn.Sequential(self.encoder, head).eval()
-
-    def images(self, split: str) -> Images:
-        """As many training images as the run had; all of every other split."""
-        data = self.config.data if split == "train" else use.data_of(self.run, {})
-        return loaded(data, split)
-
-    @functools.cache  # noqa: B019  # a subject lives as long as its measurements
-    def features(self, split: str) -> Tensor:
-        return extract(self.encoder, self.images(split), device=self.device)
-
-    def pairs(self, images: Images, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Both views' projections, in the run's own setting; the same views for every run of a setting."""
-        augment = make_views(self.config.view_name, images.shape, images.mean, images.std)
-        z: tuple[list[Tensor], list[Tensor]] = ([], [])
-        network = self.network.to(self.device)
-        with evaluating(network), torch.inference_mode():
-            for k, some in enumerate(index.split(500)):
-                for view in (0, 1):
-                    seed = 2 * k + view
-                    x = augment(images.draw(some, seed).to(self.device), seed)
-                    z[view].append(network(x).float().cpu())
-        return torch.cat(z[0]), torch.cat(z[1])
-
-
-def loaded(data: Data, split: str) -> Images:
-    """A split, read once by a process however many runs it measures."""
-    return _loaded(tuple(dataclasses.asdict(data).items()), split)
-
-
-@functools.lru_cache(maxsize=8)
-def _loaded(data: tuple[tuple[str, Any], ...], split: str) -> Images:
-    return images_of(Data(**dict(data)), split)
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Corrupted test images, as many of each corruption and severity; neighbouring cells share no image."""
-
-    images: InMemory
-    origin: Tensor  # [N] the test image each was made of
-    cell: Tensor  # [N] which corruption and severity, in the order of `cells`
-
-
-def cells() -> list[tuple[str, int]]:
-    return [(name, severity) for name in corruptions.names() for severity in range(1, 6)]
-
-
-@functools.lru_cache(maxsize=4)
-def _pool(data: tuple[tuple[str, Any], ...], each: int) -> Pool:
-    test = _loaded(data, "test")
-    pixels, origins = [], []
-    for k, (name, severity) in enumerate(cells()):
-        origin = (torch.arange(each) + k * each) % len(test)
-        pixels.append(corruptions.corrupt(test.get(origin), name, severity, seed=k))
-        origins.append(origin)
-    origin = torch.cat(origins)
-    images = InMemory(
-        torch.cat(pixels),
-        name=f"{test.name} corrupted",
-        split="test",
-        labels=labels_of(test, "a corrupted set")[origin],
-        classes=test.classes,
-        mean=test.mean,
-        std=test.std,
-    )
-    return Pool(images, origin, torch.arange(len(cells())).repeat_interleave(each))
-
-
-def corrupted(of: Subject, each: int) -> Pool:
-    """The same images for every run, made once by a process."""
-    return _pool(tuple(dataclasses.asdict(use.data_of(of.run, {})).items()), each)
 
 
 def _about(result: Result) -> dict[str, Any]:

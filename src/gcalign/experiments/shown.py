@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gcalign import methods
 from gcalign.alignment import Alignment, Symmetric
@@ -20,13 +20,12 @@ from gcalign.data.images import Images
 from gcalign.data.views import make_views
 from gcalign.evaluation import extract
 from gcalign.kernels import normalize
-from gcalign.models import projector
 from gcalign.models.state import evaluating
 from gcalign.report.pack import sprite
 from gcalign.report.study import Embedded, Pairing, Sample, Shown
 from gcalign.training.config import Config, Data
 from gcalign.training.module import criterion_of
-from gcalign.training.runs import Run, load, weights_of
+from gcalign.training.runs import Run, load, load_whole
 from gcalign.training.stream import Stream, seed_of
 from gcalign.training.train import images_of
 from gcalign.training.use import data_of
@@ -124,7 +123,7 @@ class Gallery:
         sample, images = found
         pairing, first, second = self._pairing(sample, images, config)
         encoder = load(run.path)
-        network = nn.Sequential(encoder, _head(run, encoder)).eval()
+        network = load_whole(run.path)
         with evaluating(network), torch.inference_mode():
             z = normalize(torch.cat([network(x) for x in torch.cat([first, second]).split(256)]))
         z1, z2 = _narrow(z).chunk(2)
@@ -180,15 +179,6 @@ def _relaxation(alignment: Alignment, kind: type[Constraint], eps: float) -> flo
             tau = constraint.h.tau(torch.tensor(float(alignment.kernel.eps)))
             return math.inf if tau is None or tau == 1 else eps * tau / (1 - tau)
     return None
-
-
-def _head(run: Run, encoder: nn.Module) -> nn.Module:
-    tensors, config, _ = weights_of(run)
-    m, features = config.model, encoder.features
-    assert isinstance(features, int)
-    head = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=config.seed)
-    head.load_state_dict({k.removeprefix("projector."): v for k, v in tensors.items() if k.startswith("projector.")})
-    return head
 
 
 def _narrow(z: Tensor) -> Tensor:  # [n, d] -> [n, ≤ DIRECTIONS]

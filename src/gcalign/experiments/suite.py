@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gcalign.experiments.records import Record
-from gcalign.experiments.registry import Chosen, Draw, Experiment, Job, Scale, names, register
+from gcalign.experiments.registry import Chosen, Experiment, Job, Scale, names, register
 from gcalign.experiments.scales import joined
 
 __all__ = ["METHODS", "SETTINGS", "names"]
@@ -189,18 +189,14 @@ def _ptgt(scale: Scale, chosen: Chosen) -> list[Job]:
     ]
 
 
-def _lazily(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module that is imported when it is called: drawing needs matplotlib, listing names does not."""
+def _lazily(place: str) -> Callable[..., Any]:
+    """A function `module:name` of this room, imported when it is called: drawing needs matplotlib, listing does not."""
 
     def call(*args: Any) -> Any:
+        module, _, name = place.partition(":")
         return getattr(importlib.import_module(f"gcalign.experiments.{module}"), name)(*args)
 
     return call
-
-
-def _drawn(module: str, name: str) -> Draw:
-    draw: Draw = _lazily(module, name)
-    return draw
 
 
 def _nothing(scale: Scale) -> Iterable[Record]:
@@ -208,127 +204,112 @@ def _nothing(scale: Scale) -> Iterable[Record]:
     return ()
 
 
-def _register() -> None:
-    for experiment in (
-        Experiment(
-            "table1",
-            "accuracy of nine methods in standard and noisy settings, with paired differences",
-            "tab:new_combine",
-            _drawn("tables", "table1"),
-            _table1,
-            searched=METHODS,
-        ),
-        Experiment(
-            "tableA-cifar10",
-            "CIFAR-10: standard, erase, crop and brightness",
-            "tab:cifar10",
-            _drawn("tables", "table_a_cifar10"),
-            _cifar10,
-            searched=METHODS,
-        ),
-        Experiment(
-            "tableA-cifar100",
-            "CIFAR-100: standard, erase, crop and brightness",
-            "tab:cifar100",
-            _drawn("tables", "table_a_cifar100"),
-            _cifar100,
-            searched=METHODS,
-        ),
-        Experiment(
-            "tableA-cifar10c",
-            "CIFAR-10-C: standard, erase, crop and brightness",
-            "tab:cifar10c",
-            _drawn("tables", "table_a_cifar10c"),
-            _cifar10c,
-            searched=METHODS,
-        ),
-        Experiment(
-            "table-methods",
-            "what each method is made of, read from the methods themselves",
-            "tab:diff",
-            _drawn("tables", "table_methods"),
-            compute=_nothing,
-        ),
-        Experiment(
-            "fig-ptgt",
-            "domain and class accuracy against α − β of the target plan",
-            "fig:Ptgt",
-            _drawn("figures.accuracy", "fig_ptgt"),
-            _ptgt,
-        ),
-        Experiment(
-            "fig-time",
-            "run time of each method and of iterations, and accuracy against iterations",
-            "fig:time_comp",
-            _drawn("figures.accuracy", "fig_time"),
-            _time,
-            _lazily("costs", "times"),
-            searched=("gca-ince",),
-        ),
-        Experiment(
-            "flops",
-            "floating-point operations of each loss",
-            "app:time",
-            _drawn("tables", "flops"),
-            compute=_lazily("costs", "flops"),
-        ),
-        Experiment(
-            "fig-align-uniform",
-            "alignment and uniformity of each method, on clean and corrupted images",
-            "app:representation",
-            _drawn("figures.geometry", "fig_align_uniform"),
-            _align_uniform,
-            searched=METHODS,
-        ),
-        Experiment(
-            "fig-plans",
-            "−log P of four methods, sorted by class",
-            "fig:diagnolline",
-            _drawn("figures.plans", "fig_plans"),
-            _plans,
-            searched=PLANNED,
-        ),
-        Experiment(
-            "fig-epsilon",
-            "plans for ε from 0.01 to 1, INCE and GCA-UOT",
-            "fig:epsilon_study",
-            _drawn("figures.plans", "fig_epsilon"),
-            _epsilon,
-            searched=("ince",),
-        ),
-        Experiment(
-            "fig-sensitivity",
-            "compactness and accuracy against iterations and ε",
-            "fig:sensitivity_study",
-            _drawn("figures.accuracy", "fig_sensitivity"),
-            _sensitivity,
-            searched=("gca-ince",),
-        ),
-        Experiment(
-            "fig-q-lambda",
-            "accuracy of GCA-RINCE against q and λ",
-            "fig:ablation_study",
-            _drawn("figures.accuracy", "fig_q_lambda"),
-            _q_lambda,
-            searched=("ince", "gca-rince"),
-        ),
-        Experiment(
-            "fig-prox",
-            "what a proximal operator does",
-            "fig:proximal",
-            _drawn("figures.geometry", "fig_prox"),
-            compute=_nothing,
-        ),
-        Experiment(
-            "fig-noise",
-            "accuracy against the share of mismatched pairs (ours)",
-            "",
-            _drawn("figures.accuracy", "fig_noise"),
-            _noise,
-            searched=METHODS,
-        ),
-    ):
-        register(experiment)
+def _add(name: str, does: str, label: str, draw: str, *what: Any, **more: Any) -> None:
+    register(Experiment(name, does, label, _lazily(draw), *what, **more))
 
 
-_register()
+_add(
+    "table1",
+    "accuracy of nine methods in standard and noisy settings, with paired differences",
+    "tab:new_combine",
+    "tables:table1",
+    _table1,
+    searched=METHODS,
+)
+_add(
+    "tableA-cifar10",
+    "CIFAR-10: standard, erase, crop and brightness",
+    "tab:cifar10",
+    "tables:table_a_cifar10",
+    _cifar10,
+    searched=METHODS,
+)
+_add(
+    "tableA-cifar100",
+    "CIFAR-100: standard, erase, crop and brightness",
+    "tab:cifar100",
+    "tables:table_a_cifar100",
+    _cifar100,
+    searched=METHODS,
+)
+_add(
+    "tableA-cifar10c",
+    "CIFAR-10-C: standard, erase, crop and brightness",
+    "tab:cifar10c",
+    "tables:table_a_cifar10c",
+    _cifar10c,
+    searched=METHODS,
+)
+_add(
+    "table-methods",
+    "what each method is made of, read from the methods themselves",
+    "tab:diff",
+    "tables:table_methods",
+    compute=_nothing,
+)
+_add(
+    "fig-ptgt",
+    "domain and class accuracy against α − β of the target plan",
+    "fig:Ptgt",
+    "figures.accuracy:fig_ptgt",
+    _ptgt,
+)
+_add(
+    "fig-time",
+    "run time of each method and of iterations, and accuracy against iterations",
+    "fig:time_comp",
+    "figures.accuracy:fig_time",
+    _time,
+    _lazily("costs:times"),
+    searched=("gca-ince",),
+)
+_add("flops", "floating-point operations of each loss", "app:time", "tables:flops", compute=_lazily("costs:flops"))
+_add(
+    "fig-align-uniform",
+    "alignment and uniformity of each method, on clean and corrupted images",
+    "app:representation",
+    "figures.geometry:fig_align_uniform",
+    _align_uniform,
+    searched=METHODS,
+)
+_add(
+    "fig-plans",
+    "−log P of four methods, sorted by class",
+    "fig:diagnolline",
+    "figures.plans:fig_plans",
+    _plans,
+    searched=PLANNED,
+)
+_add(
+    "fig-epsilon",
+    "plans for ε from 0.01 to 1, INCE and GCA-UOT",
+    "fig:epsilon_study",
+    "figures.plans:fig_epsilon",
+    _epsilon,
+    searched=("ince",),
+)
+_add(
+    "fig-sensitivity",
+    "compactness and accuracy against iterations and ε",
+    "fig:sensitivity_study",
+    "figures.accuracy:fig_sensitivity",
+    _sensitivity,
+    searched=("gca-ince",),
+)
+_add(
+    "fig-q-lambda",
+    "accuracy of GCA-RINCE against q and λ",
+    "fig:ablation_study",
+    "figures.accuracy:fig_q_lambda",
+    _q_lambda,
+    searched=("ince", "gca-rince"),
+)
+_add("fig-prox", "what a proximal operator does", "fig:proximal", "figures.geometry:fig_prox", compute=_nothing)
+_add(
+    "fig-noise",
+    "accuracy against the share of mismatched pairs (ours)",
+    "",
+    "figures.accuracy:fig_noise",
+    _noise,
+    searched=METHODS,
+)

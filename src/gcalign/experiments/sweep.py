@@ -9,7 +9,6 @@ import os
 import shlex
 import signal
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -19,10 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gcalign.experiments.records import Record
 from gcalign.experiments.registry import Job, Scale
+from gcalign.experiments.watch import watching
 
 if TYPE_CHECKING:
     from gcalign.training.config import Config
@@ -96,7 +96,8 @@ def records_of(experiment: str, job: Job, scale: Scale, runs: str) -> list[Recor
 
 def do(job: Job, scale: Scale, runs: str) -> bool:
     """Train and measure; False if another process is at it."""
-    from gcalign.experiments.measures import loaded, measure
+    from gcalign.experiments.measures import measure
+    from gcalign.experiments.subject import loaded
     from gcalign.training.train import train
 
     config = config_of(job, runs)
@@ -214,7 +215,7 @@ def sweep(
     threads = max(1, cores() // number)
     failures: list[Failure] = []
     staff: list[Worker] = []
-    with _watch(title, len(jobs), len(jobs) - len(waiting), number) as watch, _terminable():
+    with watching(title, len(jobs), len(jobs) - len(waiting), number) as watch, _terminable():
         try:
             for k in range(number):
                 worker = Worker(threads, gpus[k % len(gpus)] if gpus else None, work, scale, runs)
@@ -275,51 +276,3 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class Watch:
-    """How far a sweep is: a bar in a terminal, a line for each job elsewhere."""
-
-    def __init__(self, title: str, total: int, done: int, workers: int, progress: Any) -> None:
-        self.title, self.total, self.done, self.workers, self.progress = title, total, done, workers, progress
-        self.times: list[float] = []
-        self.task = progress.add_task(title, total=total, completed=done, left="", running="") if progress else None
-
-    def running(self, jobs: Sequence[Job]) -> None:
-        if self.progress:
-            self.progress.update(self.task, running=" · ".join(map(called, jobs)))
-
-    def ended(self, job: Job, seconds: float, said: str) -> None:
-        self.done += 1
-        self.times.append(seconds)
-        mean = sum(self.times) / len(self.times)
-        left = _span(mean * (self.total - self.done) / self.workers)
-        if self.progress:
-            self.progress.update(self.task, completed=self.done, left=left)
-        else:
-            how = f"failed: {said}" if said else f"{seconds:.0f} s"
-            print(f"{self.title} {self.done}/{self.total}  {called(job)}: {how}; {left} left", flush=True)
-
-
-@contextmanager
-def _watch(title: str, total: int, done: int, workers: int) -> Iterator[Watch]:
-    if not sys.stderr.isatty():
-        yield Watch(title, total, done, workers, None)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    shown = ("{task.fields[left]}", "[dim]{task.fields[running]}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *map(TextColumn, shown))
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield Watch(title, total, done, workers, progress)
-
-
-def called(job: Job) -> str:
-    """A job in a few words."""
-    return " ".join([*(str(value) for key, value in job.labels.items() if key != "data"), f"seed {job.seed}"])
-
-
-def _span(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"

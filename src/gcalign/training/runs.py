@@ -178,6 +178,18 @@ def load(run: str | Path) -> nn.Module:
     return network.eval()
 
 
+def load_whole(run: str | Path) -> nn.Sequential:
+    """Encoder and projector, in eval mode: what the loss saw."""
+    from gcalign.models import projector
+
+    tensors, config, _ = weights_of(Run.at(run))
+    m, body = config.model, load(run)
+    assert isinstance(body.features, int)
+    head = projector(m.projector, body.features, hidden=m.hidden, out=m.out, seed=config.seed)
+    head.load_state_dict({k.removeprefix("projector."): v for k, v in tensors.items() if k.startswith("projector.")})
+    return nn.Sequential(body, head).eval()
+
+
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """safetensors refuses tensors that share memory; a copy of each later one costs little."""
     seen: set[int] = set()
