@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from gcalign.operators.blocked import Blocked
 from gcalign.operators.sharded import Shard
 from gcalign.operators.sources import Source
+
+_HALF = 10.5  # e^±10.5 is in the range of float16
 
 
 class Streamed(Blocked):
@@ -32,12 +35,13 @@ class Cached(Streamed):
     """A float16 copy of K̂, half the memory of `Dense` and nearly its speed; the copy is then the kernel.
 
     Its entries are rounded by at most 5e-4 of their size, which averages out in sums: potentials are off by about
-    5e-4/√m. Rows are scaled to a largest entry of 2¹⁴, so that what is lost below is 1e-12 of it.
+    5e-4/√m. A kernel within the range of float16, as with ε ≥ 0.1, is copied as it is; rows of any other are scaled
+    to a largest entry of 2¹⁴, so that what is lost below is 1e-12 of it.
     """
 
     def __init__(self, source: Source, block: int, shard: Shard | None = None) -> None:
         super().__init__(source, block, shard)
-        self._raw = self._placed = False
+        self._raw = self._placed = float(source.bound()) <= _HALF
         self._unit = 14 * math.log(2)
         self._least = math.log(max(self.shape)) + math.log(6e-8) + math.log(1e4)
         self._copy: Tensor | None = None
@@ -46,8 +50,7 @@ class Cached(Streamed):
 
     def _take(self, start: int, stop: int) -> Tensor:
         if self._copy is None:
-            shape = (self.spans[-1][1] - self._first, self.shape[1])
-            self._copy, self._kept = torch.empty(shape, dtype=torch.float16, device=self.like.device), start
+            self._copy, self._kept = _room(self.spans[-1][1] - self._first, self.shape[1], self.like.device), start
         if self._scratch is None:
             self._scratch = self.like.new_empty(self.block, self.shape[1])
         out = self._scratch[: stop - start]
@@ -63,3 +66,12 @@ class Cached(Streamed):
     def release(self) -> None:
         super().release()
         self._copy = None
+
+
+def _room(n: int, m: int, device: torch.device) -> Tensor:  # [n, m] float16
+    """In large pages where the system has them: gigabytes of small ones cost more time to get than to fill."""
+    if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(n, m, dtype=torch.float16, device=device)
+    memory = mmap.mmap(-1, 2 * n * m)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.float16).view(n, m)
