@@ -8,7 +8,6 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -32,6 +31,7 @@ from gcalign.training.module import Pretraining, criterion_of
 from gcalign.training.stream import Stream
 from gcalign.training.train import images_of
 from gcalign.verify.costs import flops as all_operations
+from gcalign.verify.runner import one_thread
 
 BATCH, DIM, COUNTED = (
     512,
@@ -98,7 +98,7 @@ def times(scale: Scale) -> list[Record]:
     images = images_of(contestants[0].config.data, "train")
     found: list[Record] = []
     rounds = 2 * len(scale.seeds) - 1
-    with _one_thread():
+    with one_thread():
         for turn in range(rounds):
             first = turn % len(contestants)
             for c in contestants[first:] + contestants[:first]:
@@ -202,13 +202,3 @@ def _seconds(job: Callable[[], None]) -> float:
     start = time.perf_counter()
     job()
     return time.perf_counter() - start
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

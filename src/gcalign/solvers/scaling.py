@@ -96,11 +96,13 @@ def scaling(
         if record:
             steps.append(Step(log_kv, b, a, log_ktu))
         if every and done % every == 0:
-            error, enough, rounding = _error(operator, a, b, after, log_ktu, tol, near)
+            error, enough, mass = _error(a, b, after, log_ktu, tol, near)
             stalled = 0 if error < 0.5 * mark else stalled + 1
             mark = error if stalled == 0 else mark
             # logarithms are rounded in their last digit: an error of that size that no longer falls is all there is
-            converged = error < math.inf and (error <= enough or (error <= rounding and stalled >= patience))
+            converged = error < math.inf and (
+                error <= enough or (stalled >= patience and error <= mass * _rounding(operator, a, b))
+            )
         if converged or done == iterations:
             break
         if faster is None:
@@ -144,14 +146,20 @@ def _one_sided(
 
 @torch.no_grad()
 def _error(
-    operator: Operator, a: Tensor, b: Tensor, after: Tensor, log_ktu: Tensor, tol: float, near: Near | None
+    a: Tensor, b: Tensor, after: Tensor, log_ktu: Tensor, tol: float, near: Near | None
 ) -> tuple[float, float, float]:
-    """How far the columns of (a, b) are from their next step, how far they may be, and how far rounding leaves them."""
+    """How far the columns of (a, b) are from their next step, how far they may be, and the plan's mass."""
     sums = (b + log_ktu).exp()
     error = (sums * torch.expm1(after - b).abs()).sum()
     mass = sums.sum()
     unit = torch.finfo(sums.dtype).eps * mass
     scale = mass if near is None else near.distance(a, b, mass)
-    rounding = unit * (4 + a.abs().max() + b.abs().max() + operator.shift()).clamp(max=1e4)
-    error, enough, rounding = torch.stack([error, torch.maximum(tol * scale, 4 * unit), rounding]).tolist()
-    return error, enough, rounding  # the one thing that waits for the device
+    error, enough, total = torch.stack([error, torch.maximum(tol * scale, 4 * unit), mass]).tolist()
+    return error, enough, total  # the one thing that waits for the device
+
+
+@torch.no_grad()
+def _rounding(operator: Operator, a: Tensor, b: Tensor) -> float:
+    """How far rounding leaves the columns, of the mass."""
+    size = float(a.abs().max() + b.abs().max() + operator.shift())
+    return torch.finfo(a.dtype).eps * min(4 + size, 1e4)

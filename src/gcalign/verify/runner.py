@@ -58,7 +58,7 @@ def run(
 ) -> list[Verdict]:
     """Check the claims named (all of them by default); `advance` hears the label of each case done."""
     count("--cases", cases, "200 take about 20 s")
-    with _one_thread():
+    with one_thread():
         return [_verdict(claim, seed, cases, advance) for claim in _chosen(only)]
 
 
@@ -68,12 +68,12 @@ def replay(label: str, *, seed: int, case: int) -> Outcome:
     count("--case", case, "the evidence of a verdict names one", least=0)
     if claim.cases is not None and case >= claim.cases:
         raise ValueError(f"--case={case} must be below {claim.cases} for {label}, which has that many {claim.unit}")
-    with _one_thread():
+    with one_thread():
         return _outcome(claim, seed, case)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """The matrices are too small to share, and sums come out the same on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
