@@ -171,7 +171,7 @@ def flops(records: Sequence[Record], folder: Path) -> list[Path]:
     notes = [
         "MFLOP of one loss, forward and backward, against the paper's figures, whose batch and counting are not told."
     ]
-    notes += [f"Settings: {'; '.join(f'{k} {v}' for k, v in sorted(about.items()))}."] if about else []
+    notes += [f"Settings: {'; '.join(f'{k}: {v}' for k, v in sorted(about.items()))}."] if about else []
     return Sheet("flops", header, rows, notes).write(folder)
 
 
