@@ -9,6 +9,7 @@ import torch
 from gcalign.bench import table
 from gcalign.bench.table import Column, Row
 from gcalign.bench.timing import median_seconds
+from gcalign.operators.dense import BLOCK_ENTRIES
 
 COLUMNS: tuple[Column, ...] = (
     ("n", "n", table.whole),
@@ -18,7 +19,6 @@ COLUMNS: tuple[Column, ...] = (
     ("rate", "rate", table.ratio),
     ("unit", "", str),
 )
-_BLOCK = 1 << 20  # entries that stay in the cache, as the dense operator takes them
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def limits(n: int, dim: int, repeats: int) -> Limits:
     """Medians on this machine, with torch's own threads."""
     x, y = torch.randn(n, dim), torch.empty(n, dim)
     k, v, w = torch.zeros(n, n), torch.ones(n), torch.empty(n)
-    block = torch.zeros(max(1, min(n, _BLOCK // n)), n)
+    block = torch.zeros(max(1, min(n, BLOCK_ENTRIES["cpu"] // n)), n)
     out = torch.empty_like(block)
 
     def products() -> None:

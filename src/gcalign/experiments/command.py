@@ -145,8 +145,8 @@ def _run(request: Request, jobs: Sequence[Job], title: str) -> None:
     if request.launcher:
         from gcalign.experiments.launch import launch
 
-        options = {"launcher": request.launcher, "options": request.hydra, "title": title}
-        failures = launch(jobs, request.scale, request.runs, **options)  # type: ignore[arg-type]  # each is its own
+        where = {"launcher": request.launcher, "title": title}
+        failures = launch(jobs, request.scale, request.runs, options=request.hydra, **where)
     else:
         failures = sweep.sweep(jobs, request.scale, request.runs, workers=request.jobs, title=title)
     for failure in failures:

@@ -9,7 +9,7 @@ from gcalign.operators.blocked import Blocked
 from gcalign.operators.sharded import Shard
 from gcalign.operators.sources import Source
 
-_BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
+BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
 _ELSEWHERE = 1 << 26
 
 
@@ -17,7 +17,7 @@ class Dense(Blocked):
     """One matrix [n, m]; the first pass makes it and uses each block while it is in the cache."""
 
     def __init__(self, source: Source, shard: Shard | None = None) -> None:
-        entries = _BLOCK_ENTRIES.get(source.tensors[0].device.type, _ELSEWHERE)
+        entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, _ELSEWHERE)
         super().__init__(source, max(1, entries // source.shape[1]), shard)
         self._matrix: Tensor | None = None
         self._made = 0  # rows of it that are there

@@ -35,8 +35,9 @@ class Cached(Streamed):
     """A float16 copy of K̂, half the memory of `Dense` and nearly its speed; the copy is then the kernel.
 
     Its entries are rounded by at most 5e-4 of their size, which averages out in sums: potentials are off by about
-    5e-4/√m. A kernel within the range of float16, as with ε ≥ 0.1, is copied as it is; rows of any other are scaled
-    to a largest entry of 2¹⁴, so that what is lost below is 1e-12 of it.
+    5e-4/√m. A kernel within the range of float16, as with ε ≥ 0.1, is copied as it is (its smallest entries are
+    rounded by up to 1e-3); rows of any other are scaled to a largest entry of 2¹⁴, so that what is lost below is
+    1e-12 of it.
     """
 
     def __init__(self, source: Source, block: int, shard: Shard | None = None) -> None:

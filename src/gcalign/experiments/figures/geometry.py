@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,18 @@ ON = {"clean": "clean images", "corrupted": "corrupted images"}
 STD = "± 1 standard deviation over seeds"
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What both drawings of alignment and uniformity are made of."""
+
+    records: Sequence[Record]
+    above: Cells  # alignment, by on, setting and method
+    below: Cells  # uniformity
+    on: list[str]
+    settings: list[str]
+    methods: list[str]
+
+
 def fig_align_uniform(records: Sequence[Record], folder: Path) -> list[Path]:
     """Alignment above the line and uniformity below it, and both as a plane (app:representation)."""
     labels = ("on", "setting", "method")
@@ -38,32 +51,24 @@ def fig_align_uniform(records: Sequence[Record], folder: Path) -> list[Path]:
     keys = needed({*above, *below}, "fig-align-uniform", "alignment and uniformity by on, setting and method")
     on, settings = ordered((k[0] for k in keys), ON), ordered((k[1] for k in keys), SETTINGS)
     methods = ordered(k[2] for k in keys)
-    bars = _bars(records, folder, above, below, on, settings, methods)
-    return bars + _plane(records, folder, above, below, on, settings, methods)
+    seen = _Seen(records, above, below, on, settings, methods)
+    return _bars(seen, folder) + _plane(seen, folder)
 
 
-def _bars(
-    records: Sequence[Record],
-    folder: Path,
-    above: Cells,
-    below: Cells,
-    on: list[str],
-    settings: list[str],
-    methods: list[str],
-) -> list[Path]:
-    with page(folder, "fig-align-uniform", DOUBLE, 0.8 + 2.2 * len(on)) as made:
-        panels = made.figure.subplots(len(on), 1, sharex=True, squeeze=False)[:, 0]
-        for row, (axes, where) in enumerate(zip(panels, on, strict=True)):
-            for found in (above, below):
-                for place, method in enumerate(methods):
-                    along = 0.88 * ((place + 0.5) / len(methods) - 0.5)
-                    mine = {k + along: found.get((where, setting, method)) for k, setting in enumerate(settings)}
+def _bars(seen: _Seen, folder: Path) -> list[Path]:
+    with page(folder, "fig-align-uniform", DOUBLE, 0.8 + 2.2 * len(seen.on)) as made:
+        panels = made.figure.subplots(len(seen.on), 1, sharex=True, squeeze=False)[:, 0]
+        for row, (axes, where) in enumerate(zip(panels, seen.on, strict=True)):
+            for found in (seen.above, seen.below):
+                for place, method in enumerate(seen.methods):
+                    along = 0.88 * ((place + 0.5) / len(seen.methods) - 0.5)
+                    mine = {k + along: found.get((where, setting, method)) for k, setting in enumerate(seen.settings)}
                     have = {x: cell for x, cell in mine.items() if cell is not None}
                     spread = [cell.std for cell in have.values()]
                     axes.bar(
                         list(have),
                         [cell.mean for cell in have.values()],
-                        0.75 / len(methods),
+                        0.75 / len(seen.methods),
                         yerr=spread if any(spread) else None,
                         label=look(method).name,
                         linewidth=0.7,
@@ -71,18 +76,18 @@ def _bars(
                         **look(method).bar,
                     )
             _two_scales(axes)
-            axes.set_xlim(-0.5, len(settings) - 0.5)
-            axes.set_xticks(range(len(settings)), [SETTINGS.get(s, s) for s in settings])
+            axes.set_xlim(-0.5, len(seen.settings) - 0.5)
+            axes.set_xticks(range(len(seen.settings)), [SETTINGS.get(s, s) for s in seen.settings])
             axes.tick_params(axis="x", length=0)
             axes.grid(visible=False, axis="x")
             letter(axes, row, ON.get(where, where))
-        made.legend(order=[look(method).name for method in methods])
+        made.legend(order=[look(method).name for method in seen.methods])
         note = (
             "Alignment (above the line): mean squared distance of two views. Uniformity (below, on its own scale): log "
             "mean Gaussian potential of different images. Lower is better for both: short bars above, long bars below. "
             "Bars are in the legend's order."
         )
-        made.caption(about(records, note, spread=STD))
+        made.caption(about(seen.records, note, spread=STD))
     return made.paths
 
 
@@ -112,33 +117,25 @@ def _two_scales(axes: Axes) -> None:
         axes.text(-0.055, at, name, transform=axes.transAxes, rotation=90, ha="right", va="center")
 
 
-def _plane(
-    records: Sequence[Record],
-    folder: Path,
-    above: Cells,
-    below: Cells,
-    on: list[str],
-    settings: list[str],
-    methods: list[str],
-) -> list[Path]:
-    with page(folder, "fig-align-uniform-plane", DOUBLE, 0.9 + 1.75 * len(on)) as made:
-        grid = made.figure.subplots(len(on), len(settings), sharex="row", sharey="row", squeeze=False)
-        for row, where in enumerate(on):
-            for column, setting in enumerate(settings):
+def _plane(seen: _Seen, folder: Path) -> list[Path]:
+    with page(folder, "fig-align-uniform-plane", DOUBLE, 0.9 + 1.75 * len(seen.on)) as made:
+        grid = made.figure.subplots(len(seen.on), len(seen.settings), sharex="row", sharey="row", squeeze=False)
+        for row, where in enumerate(seen.on):
+            for column, setting in enumerate(seen.settings):
                 axes = grid[row][column]
-                for method in methods:
-                    x, y = (found.get((where, setting, method)) for found in (above, below))
+                for method in seen.methods:
+                    x, y = (found.get((where, setting, method)) for found in (seen.above, seen.below))
                     if x is None or y is None:
                         continue
                     style = look(method).line | {"linestyle": "none"}
                     error = {"xerr": x.std or None, "yerr": y.std or None, "elinewidth": 0.6}
                     axes.errorbar(x.mean, y.mean, label=look(method).name, **error, **style)
-                letter(axes, row * len(settings) + column, SETTINGS.get(setting, setting))
+                letter(axes, row * len(seen.settings) + column, SETTINGS.get(setting, setting))
             grid[row][0].set_ylabel(f"{ON.get(where, where)}\nuniformity (← better)")
         for axes in grid[-1]:
             axes.set_xlabel("alignment (← better)")
-        made.legend(order=[look(method).name for method in methods])
-        made.caption(about(records, "Lower is better for both.", spread=f"bars: {STD}"))
+        made.legend(order=[look(method).name for method in seen.methods])
+        made.caption(about(seen.records, "Lower is better for both.", spread=f"bars: {STD}"))
     return made.paths
 
 
@@ -252,8 +249,8 @@ def _share_plane(axes: Axes, steps: Sequence[Tensor]) -> None:
     axes.plot(*uot[RELAXED.index(0.2)], "D", color="black", label="UOT, λ = 0.2")
     axes.plot(x, y, color="#D55E00", linewidth=0.8, marker=".", markersize=3, label="projections")
     for k, (name, shift, align) in enumerate((("K", (6, 2), "left"), ("InfoNCE", (-6, -3), "right"))):
-        style = {"color": "#0072B2", "markerfacecolor": "white"} if k else {"color": "#D55E00"}
-        axes.plot(x[k], y[k], "o", **style)  # type: ignore[arg-type]  # matplotlib's stubs want each by name
+        style: dict[str, Any] = {"color": "#0072B2", "markerfacecolor": "white"} if k else {"color": "#D55E00"}
+        axes.plot(x[k], y[k], "o", **style)
         axes.annotate(name, (x[k], y[k]), shift, textcoords="offset points", ha=align)
     axes.plot(0.5, 0.5, "o", color="#0072B2")
     axes.annotate("GCA-INCE", (0.5, 0.5), (-6, 4), textcoords="offset points", ha="right")
