@@ -338,6 +338,20 @@ def test_domains_that_differ_are_told_apart_and_equal_ones_are_not():
         domain_probe(x, None)
 
 
+def test_the_domain_probe_tests_on_what_an_encoder_never_saw():
+    d = torch.arange(4).repeat(50)
+    unseen = torch.arange(200) >= 140
+    x = torch.eye(4)[d] + 0.1 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    told = domain_probe(x, d, unseen=unseen, lr=0.05, epochs=200)
+    assert (told.n_train, told.n_test, told.split) == (140, 60, "images held out of training")
+    assert told.accuracy > 0.95
+    x[unseen] = torch.eye(4)[(d[unseen] + 1) % 4]  # only the unseen ones are wrong
+    assert domain_probe(x, d, unseen=unseen, lr=0.05, epochs=200).accuracy < 0.05
+    for wrong in (unseen[:-1], unseen.long(), torch.zeros(200, dtype=torch.bool), torch.ones(200, dtype=torch.bool)):
+        with pytest.raises(ValueError, match="must be a mask of the 200 samples"):
+            domain_probe(x, d, unseen=wrong)
+
+
 def test_the_squared_error_probe_is_least_squares():
     x, d = blobs(200)
     train, test = stratified(d, 0.3, seed=0)

@@ -45,7 +45,7 @@ def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn
         ("tableA-cifar100", "small", 9 * 4 * 3),
         ("tableA-cifar10c", "paper", 9 * 4 * 5),
         ("fig-align-uniform", "small", 9 * 4 * 3),
-        ("fig-noise", "small", 9 * 3 * 3),
+        ("fig-noise", "small", 9 * 4 * 3),
         ("fig-noise", "paper", 9 * 7 * 5),
         ("fig-ptgt", "small", len(suite.ALPHA_BETA) * 5),
         ("fig-plans", "small", 4),

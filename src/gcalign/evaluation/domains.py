@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gcalign.data.splits import stratified
@@ -39,14 +40,19 @@ def domain_probe(
     features: Tensor,  # [N, D]
     domains: Tensor | None,  # [N]
     *,
+    unseen: Tensor | None = None,  # [N] bool
     seed: int = 0,
     test_share: float = 0.3,
     names: Sequence[str] = (),
     **options: Any,
 ) -> Result:
-    """How well the domain can be told: 70 % of each to train on, 30 % to test on; with options of `least_squares`."""
+    """How well the domain can be told: 70 % of each to train on, 30 % to test on; with options of `least_squares`.
+
+    A target may have shown an encoder the domains of its training images: `unseen` marks those that it never saw, and
+    the test is on them.
+    """
     known = _known(domains, len(features))
-    train, test = stratified(known, test_share, seed)
+    train, test = stratified(known, test_share, seed) if unseen is None else _apart(unseen, len(features))
     return judged(
         "domain-probe",
         least_squares,
@@ -55,7 +61,7 @@ def domain_probe(
         features[test],
         known[test],
         seed=seed,
-        split=f"{test_share:.0%} of each domain",
+        split=f"{test_share:.0%} of each domain" if unseen is None else "images held out of training",
         names=names,
         **options,
     )
@@ -139,6 +145,15 @@ def _known(domains: Tensor | None, n: int) -> Tensor:
     if domains is None:
         raise ValueError("the samples have no domains; use data that has them, such as pacs or scenes")
     return checked_labels(domains, n, "domain")
+
+
+def _apart(unseen: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    if unseen.dtype != torch.bool or unseen.shape != (n,) or unseen.all() or not unseen.any():
+        raise ValueError(
+            f"unseen ({unseen.dtype}, shape {tuple(unseen.shape)}) must be a mask of the {n} samples, with some on "
+            "each side; leave it out to draw the test samples"
+        )
+    return (~unseen).nonzero().squeeze(1), unseen.nonzero().squeeze(1)
 
 
 def _mean(results: Mapping[str, Result], split: str) -> Result:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gcalign import files
 from gcalign.data import corruptions
-from gcalign.data.catalogue import find
 from gcalign.data.images import Images
 from gcalign.data.sources import labels_of
 from gcalign.data.splits import stratified, subset
@@ -183,27 +182,18 @@ def _plans_epsilon(of: Subject) -> list[Finding]:
 
 
 def _domain(of: Subject) -> list[Finding]:
-    images = of.images(_whole(of))
-    result = domain_probe(of.features(_whole(of)), images.domains, names=images.domain_names, **of.scale.readout)
+    """Tested on images whose domain no target plan has shown the encoder."""
+    whole = of.everything
+    about: dict[str, Any] = {"unseen": whole.unseen, "names": whole.domain_names}
+    result = domain_probe(whole.features, whole.domains, **about, **of.scale.readout)
     return [Finding("domain", result.accuracy, about=_about(result))]
 
 
 def _across(of: Subject) -> list[Finding]:
-    images = of.images(_whole(of))
-    result = leave_one_domain_out(
-        of.features(_whole(of)),
-        images.labels,
-        images.domains,
-        names=images.classes,
-        domain_names=images.domain_names,
-        **of.scale.readout,
-    )
+    whole = of.everything
+    about: dict[str, Any] = {"names": whole.classes, "domain_names": whole.domain_names}
+    result = leave_one_domain_out(whole.features, whole.labels, whole.domains, **about, **of.scale.readout)
     return [Finding("across-domains", result.accuracy, about=_about(result))]
-
-
-def _whole(of: Subject) -> str:
-    """The split that is everything, where a data set comes undivided."""
-    return "all" if "all" in find(of.config.data.name).splits else "train"
 
 
 MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {

@@ -39,6 +39,7 @@ SCALES = {
                 "cifar100": ("data=cifar100", "data.root=../shared/data", "data.limit=5000"),
             },
             readout={"lr": 1e-2, "epochs": 300},
+            noise=(0.0, 0.2, 0.4, 0.6),
         ),
         Scale(
             name="paper",

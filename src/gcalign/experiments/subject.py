@@ -49,6 +49,20 @@ class Subject:
     def features(self, split: str) -> Tensor:
         return extract(self.encoder, self.images(split), device=self.device)
 
+    @functools.cached_property
+    def everything(self) -> Everything:
+        """The whole data set, however much of it the run was trained on."""
+        splits = [loaded(use.data_of(self.run, {}), split) for split in ("train", "test")]
+        features = [extract(self.encoder, images, device=self.device) for images in splits]
+        return Everything(
+            torch.cat(features),
+            labels=torch.cat([labels_of(images, "a probe across domains") for images in splits]),
+            domains=torch.cat([images.domains for images in splits if images.domains is not None]),
+            unseen=torch.arange(sum(map(len, splits))) >= len(splits[0]),
+            classes=splits[0].classes,
+            domain_names=splits[0].domain_names,
+        )
+
     def pairs(self, images: Images, index: Tensor) -> tuple[Tensor, Tensor]:
         """Both views' projections, in the run's own setting; the same views for every run of a setting."""
         augment = make_views(self.config.view_name, images.shape, images.mean, images.std)
@@ -71,6 +85,18 @@ def loaded(data: Data, split: str) -> Images:
 @functools.lru_cache(maxsize=8)
 def _loaded(data: tuple[tuple[str, Any], ...], split: str) -> Images:
     return images_of(Data(**dict(data)), split)
+
+
+@dataclass(frozen=True)
+class Everything:
+    """Features of every image, and which of them were held out of training."""
+
+    features: Tensor  # [N, D]
+    labels: Tensor  # [N]
+    domains: Tensor  # [N]
+    unseen: Tensor  # [N] bool
+    classes: tuple[str, ...]
+    domain_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)

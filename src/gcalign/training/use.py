@@ -129,8 +129,13 @@ class Subject:
 
 
 def _domain(of: Subject, **asked: Any) -> Result:
-    images = images_of(of.data, _whole(of.data.name))
-    return domain_probe(of.features(images), images.domains, names=images.domain_names, **asked)
+    train, test = (images_of(of.data, split) for split in ("train", "test"))
+    domains = None if train.domains is None or test.domains is None else torch.cat([train.domains, test.domains])
+    features = torch.cat([of.features(train), of.features(test)])
+    unseen = torch.arange(len(features)) >= len(
+        train
+    )  # a target may have told an encoder the domains it was trained on
+    return domain_probe(features, domains, unseen=unseen, names=train.domain_names, **asked)
 
 
 def _across(of: Subject, **asked: Any) -> Result:

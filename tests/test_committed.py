@@ -1,0 +1,61 @@
+"""What stands in `docs/results` and `docs/claims.md` is what the result files there say, byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gcalign.experiments import claims, records, registry, search, suite
+from gcalign.experiments.scales import SCALES
+
+DOCS = Path(__file__).parents[1] / "docs"
+SMALL = DOCS / "results" / "small"
+FILES = sorted(path for path in SMALL.glob("*.jsonl") if path.stem != "search")
+TABLES = [path for path in FILES if path.with_suffix(".md").exists()]
+FIGURES = [path for path in FILES if path not in TABLES]
+
+
+def redrawn(result: Path, folder: Path) -> dict[str, bytes]:
+    drawn = registry.named(result.stem).draw(records.read(result), folder)
+    return {path.name: path.read_bytes() for path in drawn if path.suffix != ".pdf"}  # PDFs are not committed
+
+
+@pytest.mark.parametrize("result", TABLES, ids=lambda path: path.stem)
+def test_tables_are_regenerated_byte_for_byte_without_training(result, tmp_path):
+    again = redrawn(result, tmp_path)
+    assert sorted(again) == [f"{result.stem}.md", f"{result.stem}.tex"]
+    assert again == {name: (SMALL / name).read_bytes() for name in again}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("result", FIGURES, ids=lambda path: path.stem)
+def test_figures_are_regenerated_byte_for_byte_without_training(result, tmp_path):
+    again = redrawn(result, tmp_path)
+    assert again == {name: (SMALL / name).read_bytes() for name in again}
+
+
+def test_every_drawing_has_its_result_file():
+    names = {path.stem for path in FILES}
+    assert names <= set(suite.names())
+    assert {path.stem for path in SMALL.iterdir()} == names | {"search"}
+
+
+def test_claims_are_those_of_the_result_files():
+    results = claims.loaded(DOCS / "results", "small")
+    fresh = claims.markdown(claims.judged(results), results).splitlines()
+    page = (DOCS / "claims.md").read_text(encoding="utf-8").splitlines()
+    end = page.index("## Theorems")  # `gcalign verify` has tests of its own
+    assert [line for line in page[:end] if not line.startswith("What the paper claims")] == [
+        line for line in fresh[: fresh.index("## Theorems")] if not line.startswith("What the paper claims")
+    ]
+
+
+def test_committed_runs_took_what_the_search_chose():
+    chosen = search.chosen(records.read(SMALL / "search.jsonl"))
+    assert set(chosen) == set(suite.METHODS)
+    jobs = registry.named("table1").jobs
+    assert jobs
+    for job in jobs(SCALES["small"], chosen):
+        found = [r for r in records.read(SMALL / "table1.jsonl") if r.words == job.words]
+        assert {r.measure for r in found} == set(job.measures), job.labels
