@@ -17,6 +17,7 @@ from gcalign.cli import main
 from gcalign.experiments import launch, measures, records, registry, search, subject, suite, sweep
 from gcalign.experiments.registry import Job
 from gcalign.experiments.scales import SCALES, joined, scaled
+from gcalign.training.config import Data
 
 TINY = SCALES["tiny"]
 QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", "model.out=8", "batch_size=32")
@@ -162,6 +163,16 @@ def test_a_measurement_is_kept_under_what_it_depends_on():
     other = dataclasses.replace(TINY, corrupted=20)
     assert measures.key("cifar10c", TINY) != measures.key("cifar10c", other)
     assert measures.key("knn", TINY) == measures.key("knn", other)
+
+
+def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():
+    data = tuple(dataclasses.asdict(Data(name="scenes")).items())
+    assert TINY.corrupted
+    pool = subject._pool(data, TINY.corrupted)
+    assert len(pool.images) == len(pool.cell) == TINY.corrupted * len(subject.cells())
+    assert pool.images.labels.equal(subject._loaded(data, "test").labels[: len(pool.cell)])
+    with pytest.raises(ValueError, match="more than the 500 of scenes; take at most 5"):
+        subject._pool(data, 6)
 
 
 def test_two_processes_do_not_train_one_run_at_once(tmp_path):

@@ -22,7 +22,7 @@ class Scale:
     seeds: tuple[int, ...]
     domain_seeds: tuple[int, ...]
     probe: str  # the protocol of every accuracy
-    corrupted: int | None  # images of each corruption and severity; None is all
+    corrupted: int | None  # test images of each corruption and severity, no image in two; None is all in each
     does: str = ""  # in a sentence, for tables' captions
     others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # words of the other data sets, by name
     columns: tuple[str, ...] = ()  # those that table1 has beside `images`

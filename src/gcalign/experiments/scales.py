@@ -21,7 +21,7 @@ SCALES = {
             seeds=(0, 1),
             domain_seeds=PAPER_SEEDS[:2],
             probe="linear-fast",
-            corrupted=10,
+            corrupted=5,
             does="256 rendered digits, a quarter of the small encoder, 1 epoch, 2 seeds: the path, not the result",
             readout={"lr": 1e-2, "epochs": 50},
         ),
@@ -33,7 +33,7 @@ SCALES = {
             seeds=(0, 1, 2),
             domain_seeds=PAPER_SEEDS,
             probe="linear-fast",
-            corrupted=200,
+            corrupted=105,
             does="5000 training images, half of the small encoder, 6 epochs of batches of 128, 3 seeds",
             others={
                 "cifar100": ("data=cifar100", "data.root=../shared/data", "data.limit=5000"),

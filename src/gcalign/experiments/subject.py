@@ -101,10 +101,9 @@ class Everything:
 
 @dataclass(frozen=True)
 class Pool:
-    """Corrupted test images, as many of each corruption and severity; neighbouring cells share no image."""
+    """Corrupted test images, as many of each corruption and severity; no image is in it twice."""
 
     images: InMemory
-    origin: Tensor  # [N] the test image each was made of
     cell: Tensor  # [N] which corruption and severity, in the order of `cells`
 
 
@@ -115,22 +114,26 @@ def cells() -> list[tuple[str, int]]:
 @functools.lru_cache(maxsize=4)
 def _pool(data: tuple[tuple[str, Any], ...], each: int) -> Pool:
     test = _loaded(data, "test")
-    pixels, origins = [], []
-    for k, (name, severity) in enumerate(cells()):
-        origin = (torch.arange(each) + k * each) % len(test)
-        pixels.append(corruptions.corrupt(test.get(origin), name, severity, seed=k))
-        origins.append(origin)
-    origin = torch.cat(origins)
+    if each * len(cells()) > len(test):
+        raise ValueError(
+            f"{each} images of each of {len(cells())} corruptions are more than the {len(test)} of {test.name}; "
+            f"take at most {len(test) // len(cells())}"
+        )
+    parts = torch.arange(each * len(cells())).split(each)
+    pixels = [
+        corruptions.corrupt(test.get(part), name, severity, seed=k)
+        for k, (part, (name, severity)) in enumerate(zip(parts, cells(), strict=True))
+    ]
     images = InMemory(
         torch.cat(pixels),
         name=f"{test.name} corrupted",
         split="test",
-        labels=labels_of(test, "a corrupted set")[origin],
+        labels=labels_of(test, "a corrupted set")[: each * len(cells())],
         classes=test.classes,
         mean=test.mean,
         std=test.std,
     )
-    return Pool(images, origin, torch.arange(len(cells())).repeat_interleave(each))
+    return Pool(images, torch.arange(len(cells())).repeat_interleave(each))
 
 
 def corrupted(of: Subject, each: int) -> Pool:

@@ -268,8 +268,8 @@ def fig_ptgt(records: Sequence[Record], folder: Path) -> list[Path]:
         axes.legend(loc="best", frameon=True, facecolor="white", edgecolor="none", framealpha=1)
         letter(axes, 1, "accuracy of linear readouts")
         note = (
-            "GCA-INCE. Target: 1 for views of one image, α within a domain, β across domains. Domain accuracy: on images "
-            "held out of training. Class accuracy: the mean over domains, each left out of the readout in turn."
+            "GCA-INCE. Target: 1 for views of one image, α within a domain, β across domains. Domain accuracy: on "
+            "images held out of training. Class accuracy: the mean over domains, each left out of the readout in turn."
         )
         made.caption(about(records, note, spread=STD))
     return made.paths
