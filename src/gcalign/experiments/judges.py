@@ -169,27 +169,23 @@ def under_noise(a: str, b: str) -> Judge:
 
 
 def domains(measure: str, judged: Callable[[Difference, str], Verdict]) -> Judge:
-    """The most weight on the domain against the least: the ends of α − β."""
+    """The most weight on the domain against none, a target of pairs alone; weight across domains is told with it."""
 
     def judge(results: Results) -> Verdict:
         records = results.of("fig-ptgt")
         weights = {(float(r.labels["alpha"]), float(r.labels["beta"])) for r in records if r.measure == measure}
+        found = {w: by_seed(records, measure, alpha=w[0], beta=w[1]) for w in weights}
         ends = sorted(weights, key=lambda w: (w[0] - w[1], w))
-        least, most = (by_seed(records, measure, alpha=a, beta=b) for a, b in (ends[0], ends[-1])) if ends else ({}, {})
-        d = difference(most, least)
+        none, most = found.get((0.0, 0.0), {}), found[ends[-1]] if ends else {}
+        d = difference(most, none)
         if d is None:
             raise results.missing("fig-ptgt")
-        low, high = (100 * mean(values) for values in (least, most))
-        return judged(
-            d,
-            f"{low:.1f} % → {high:.1f} % for α − β from {_weight(ends[0])} to {_weight(ends[-1])}: {points(d)} points",
-        )
+        low, high = (f"{100 * mean(values):.1f} %" for values in (none, most))
+        told = f"{low} with pairs alone, {high} at α = {ends[-1][0]:g}: {points(d)} points"
+        across = [f"{100 * mean(found[w]):.1f} % at β = {w[1]:g}" for w in ends if w[0] < w[1]]
+        return judged(d, "; ".join([told, *across]))
 
     return judge
-
-
-def _weight(pair: tuple[float, float]) -> str:
-    return f"{pair[0] - pair[1]:g}".replace("-", "−")
 
 
 def no_loss(d: Difference, told: str) -> Verdict:

@@ -28,7 +28,7 @@ SCALES = {
         Scale(
             name="small",
             images=("data=cifar10", "data.root=../shared/data", "data.limit=5000"),
-            domains=("data=pacs", "data.root=../shared/data", "data.size=32", "epochs=3"),
+            domains=("data=pacs", "data.root=../shared/data", "data.size=32", "epochs=8"),
             train=("model.width=0.5", "model.hidden=512", "batch_size=128", "epochs=6", "optimizer.lr=2e-3"),
             seeds=(0, 1, 2),
             domain_seeds=PAPER_SEEDS,
