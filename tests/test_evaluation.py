@@ -360,6 +360,9 @@ def test_the_squared_error_probe_is_least_squares():
     solution = torch.linalg.lstsq(design[train], nn.functional.one_hot(d[train]).float()).solution
     expected = ((design[test] @ solution).argmax(1) == d[test]).double().mean().item()
     assert domain_probe(x, d, lr=0.03, epochs=600).accuracy == pytest.approx(expected, abs=0.02)
+    assert domain_probe(x, d, exact=True).accuracy == pytest.approx(expected, abs=1e-9)
+    twice = torch.cat([x, x], 1)  # directions that no sample tells apart
+    assert domain_probe(twice, d, exact=True).accuracy == pytest.approx(expected, abs=1e-9)
 
 
 def test_each_domain_is_left_out_once_and_the_mean_reported():

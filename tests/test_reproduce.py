@@ -226,15 +226,18 @@ def test_failures_are_reported_with_their_command_and_code_1(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_every_worker_and_leaves_what_the_same_command_goes_on_from(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_a_signal_stops_every_worker_and_leaves_what_the_same_command_goes_on_from(how, tmp_path):
     words = [sys.executable, "-m", "gcalign.cli", "reproduce", "fig-ptgt", "jobs=2", "epochs=200"]
+    if how is signal.SIGTERM:  # in the background, where a shell has Ctrl-C ignored
+        words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words]
     process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("runs/tiny/*/checkpoint.safetensors"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.5)
     listed = subprocess.run(["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, text=True)
     workers = listed.stdout.split()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert len(workers) == 2

@@ -144,3 +144,11 @@ def descent(
 def squared_error(out: Tensor, y: Tensor) -> Tensor:  # [B, K], [B] -> []
     """Mean squared distance to the one-hot code, the supervised loss of appendix:dgsetting."""
     return functional.mse_loss(out, functional.one_hot(y, out.shape[1]).to(out.dtype))
+
+
+def regression(x: Tensor, y: Tensor, classes: int) -> Affine:
+    """The linear layer of least squared error; of several the smallest."""
+    inputs = functional.pad(x.double().cpu(), (0, 1), value=1.0)
+    codes = functional.one_hot(y, classes).double().cpu()
+    found = torch.linalg.lstsq(inputs, codes, driver="gelsd").solution.to(x)
+    return Affine(found[:-1], found[-1])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcalign.data.splits import stratified
-from gcalign.evaluation.classifiers import descent, squared_error
+from gcalign.evaluation.classifiers import descent, regression, squared_error
 from gcalign.evaluation.labels import checked_labels
 from gcalign.evaluation.protocols import linear
 from gcalign.evaluation.results import Fitted, Result, judged, spread
@@ -26,8 +26,11 @@ def least_squares(
     lr: float = 5e-5,
     epochs: int = 3000,
     batch_size: int | None = None,
+    exact: bool = False,
 ) -> Fitted:
-    """A linear layer with squared error and Adam: appendix:dgsetting. `lr=1e-2, epochs=300` arrives sooner."""
+    """A linear layer with squared error and Adam: appendix:dgsetting; `exact=True` solves for where that goes."""
+    if exact:
+        return Fitted({"test": regression(x, y, classes)}, {"exact": True}, len(y))
     # The paper's 3000 "epochs" with a checkpoint every 300 are the defaults of DomainBed, which counts steps: so the
     # whole set at a time, once an epoch. The paper reports the best checkpoint on test; this is the last one.
     layer = descent(

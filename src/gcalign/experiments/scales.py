@@ -23,7 +23,7 @@ SCALES = {
             probe="linear-fast",
             corrupted=5,
             does="256 rendered digits, a quarter of the small encoder, 1 epoch, 2 seeds: the path, not the result",
-            readout={"lr": 1e-2, "epochs": 50},
+            readout={"exact": True},
         ),
         Scale(
             name="small",
@@ -38,7 +38,7 @@ SCALES = {
             others={
                 "cifar100": ("data=cifar100", "data.root=../shared/data", "data.limit=5000"),
             },
-            readout={"lr": 1e-2, "epochs": 300},
+            readout={"exact": True},
             noise=(0.0, 0.2, 0.4, 0.6),
         ),
         Scale(

@@ -149,6 +149,7 @@ Do = Callable[[Job, Scale, str], bool]
 def _work(connection: Connection, threads: int, work: Do, scale: Scale, runs: str) -> None:
     """A worker: one job after another, until there are no more or whoever sends them is gone."""
     os.setpgid(0, 0)  # Ctrl-C in the terminal is the parent's, which passes it on once
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the parent was put in the background
     try:
         import torch
 

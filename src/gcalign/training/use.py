@@ -22,6 +22,7 @@ from gcalign.data.sources import labels_of
 from gcalign.errors import count, did_you_mean, one_of
 from gcalign.evaluation import PROTOCOLS, Result, corruption_probe, domain_probe, extract, leave_one_domain_out
 from gcalign.evaluation import probe as evaluate_encoder
+from gcalign.evaluation.domains import least_squares
 from gcalign.evaluation.results import options_of
 from gcalign.models import encoder
 from gcalign.training.config import Data
@@ -82,7 +83,8 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
     `run=pixels` and `run=untrained` are what a run is compared with. On its own data a run is fitted on as many images
     as it was trained on, and tested on the whole test split; `data.limit` takes so many of each.
     """
-    options = {name for protocol in PROTOCOLS.values() for name in options_of(protocol.fit)} - {"encoder", "device"}
+    fits = [*(protocol.fit for protocol in PROTOCOLS.values()), least_squares]
+    options = {name for fit in fits for name in options_of(fit)} - {"encoder", "device"}
     given = words(overrides, ("run", "protocol", "seed", "device", *DATA, *sorted(options)), ("run",))
     asked: dict[str, Any] = {key: _value(value) for key, value in given.items() if key in options}
     asked["seed"] = count("seed", _value(given.get("seed", "0")), "any whole number from 0", least=0)
