@@ -159,11 +159,16 @@ def under_noise(a: str, b: str) -> Judge:
     def judge(results: Results) -> Verdict:
         records = results.of("fig-noise")
         noise = max(float(r.labels["noise"]) for r in records)
-        one, two = (by_seed(records, paper.accuracy(records), method=m, noise=noise) for m in (a, b))
-        d = difference(one, two)
+
+        def compared(measure: str) -> Difference | None:
+            one, two = (by_seed(records, measure, method=m, noise=noise) for m in (a, b))
+            return difference(one, two)
+
+        d, other = compared(paper.accuracy(records)), compared("knn")
         if d is None:
             raise results.missing("fig-noise")
-        return signed(d, f"{points(d)} points with {100 * noise:.0f} % of the pairs mismatched")
+        beside = f" (nearest neighbours: {points(other)})" if other else ""
+        return signed(d, f"{points(d)} points{beside} with {100 * noise:.0f} % of the pairs mismatched")
 
     return judge
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STD = "bars: ± 1 standard deviation over seeds"
+SIDEWAYS = 0.03  # of the gap between neighbouring shares, from method to method
 SHOWN_DOMAINS, SHOWN_EACH = 4, 4  # of fig-ptgt's target plans
 CLASS = Look("class", "#0072B2", "o", "-", True)
 DOMAIN = Look("domain", "#D55E00", "s", "--", False)
@@ -58,34 +59,38 @@ def _values(axes: Axes, values: Sequence[float]) -> None:
 
 
 def fig_noise(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Accuracy against the share of mismatched pairs, and the paired difference to InfoNCE."""
-    measure = accuracy_of(records, "fig-noise")
-    found = needed(cells(records, measure, "method", "noise", unit=100), "fig-noise", "method and noise")
-    methods = ordered(key[0] for key in found)
-    shares = sorted({key[1] for key in found})
+    """Accuracy against the share of mismatched pairs, and the paired difference to InfoNCE; a row for each protocol."""
+    protocols = {m: cells(records, m, "method", "noise", unit=100) for m in (accuracy_of(records, "fig-noise"), "knn")}
+    protocols = {m: found for m, found in protocols.items() if found}
+    needed(protocols, "fig-noise", "method and noise")
+    methods = ordered(key[0] for found in protocols.values() for key in found)
+    shares = sorted({key[1] for found in protocols.values() for key in found})
     gap = min((b - a for a, b in pairwise(shares)), default=0.1)
-    with page(folder, "fig-noise", DOUBLE, 3.4) as made:
-        left, right = made.figure.subplots(1, 2)
-        for k, method in enumerate(methods):
-            shift = gap * 0.06 * (k - (len(methods) - 1) / 2)
-            mine = _of(found, method)
-            _line(left, {100 * at: cell for at, cell in mine.items()}, look(method), shift=100 * shift)
+    with page(folder, "fig-noise", DOUBLE, 0.9 + 2.4 * len(protocols)) as made:
+        grid = made.figure.subplots(len(protocols), 2, sharex=True, squeeze=False)
+        for row, (measure, found) in enumerate(protocols.items()):
+            left, right = grid[row]
             base = _of(found, "ince")
-            differences = {100 * at: cell.minus(base[at]) for at, cell in mine.items() if at in base}
-            paired = {at: cell for at, cell in differences.items() if cell.by_seed}
-            if paired and method != "ince":
-                _line(right, paired, look(method), shift=100 * shift, interval=True)
-        right.axhline(0, **_without_marker(look("ince")))
-        left.set_ylabel(f"accuracy (%), {ACCURACIES[measure]}")
-        right.set_ylabel("paired difference to InfoNCE (points)")
-        letter(left, 0, "accuracy")
-        letter(right, 1, "same seed, same batches: minus InfoNCE")
-        for axes in (left, right):
+            for k, method in enumerate(methods):
+                shift = 100 * gap * SIDEWAYS * (k - (len(methods) - 1) / 2)
+                mine = _of(found, method)
+                _line(left, {100 * at: cell for at, cell in mine.items()}, look(method), shift=shift)
+                differences = {100 * at: cell.minus(base[at]) for at, cell in mine.items() if at in base}
+                paired = {at: cell for at, cell in differences.items() if cell.by_seed}
+                if paired and method != "ince":
+                    _line(right, paired, look(method), shift=shift, interval=True)
+            right.axhline(0, **_without_marker(look("ince")))
+            left.set_ylabel("accuracy (%)")
+            right.set_ylabel("minus InfoNCE (points)")
+            letter(left, 2 * row, ACCURACIES[measure])
+            letter(right, 2 * row + 1, "the same, paired by seed with InfoNCE")
+        for axes in grid[-1]:
             axes.set_xlabel("mismatched pairs (%)")
             axes.set_xticks([100 * share for share in shares])
         made.legend([look(method).name for method in methods])
-        note = "Accuracy on clean test images after training with a share of pairs mismatched on purpose."
-        spread = f"A {STD}; B bars: 95 % interval (Student's t) of the mean difference over seeds"
+        note = "Accuracy on clean test images after training with a share of pairs mismatched on purpose; marks of one "
+        note += "share stand side by side."
+        spread = f"left {STD}; right bars: 95 % interval (Student's t) of the mean difference over seeds"
         made.caption(about(records, note, spread=spread))
     return made.paths
 
