@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -229,9 +230,13 @@ def test_failures_are_reported_with_their_command_and_code_1(tmp_path, monkeypat
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
 def test_a_signal_stops_every_worker_and_leaves_what_the_same_command_goes_on_from(how, tmp_path):
     words = [sys.executable, "-m", "gcalign.cli", "reproduce", "fig-ptgt", "jobs=2", "epochs=200"]
-    if how is signal.SIGTERM:  # in the background, where a shell has Ctrl-C ignored
-        words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words]
-    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # a shell has Ctrl-C ignored by what it puts in the background, and so perhaps by this process
+    ctrl_c = functools.partial(
+        signal.signal, signal.SIGINT, signal.SIG_IGN if how is signal.SIGTERM else signal.SIG_DFL
+    )
+    process = subprocess.Popen(
+        words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=ctrl_c
+    )
     deadline = time.monotonic() + 120
     while len(list(tmp_path.glob("runs/tiny/*/checkpoint.safetensors"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.5)
