@@ -353,7 +353,7 @@ def test_tiny_goes_all_the_way(name, place, monkeypatch):
             if (experiment.searched)
             else experiment.jobs(TINY, {})
         )
-        assert {r.words for r in found if r.words} == {job.words for job in wanted}
+        assert {r.words for r in found if r.run} == {job.words for job in wanted}  # timings are of no run
     drawn = {path: path.read_bytes() for path in result.parent.iterdir() if path.stem == name}
     assert len(drawn) >= 3
     assert main(["reproduce", name, "scale=tiny", "redraw=true"]) == 0
