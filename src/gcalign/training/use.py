@@ -134,9 +134,8 @@ def _domain(of: Subject, **asked: Any) -> Result:
     train, test = (images_of(of.data, split) for split in ("train", "test"))
     domains = None if train.domains is None or test.domains is None else torch.cat([train.domains, test.domains])
     features = torch.cat([of.features(train), of.features(test)])
-    unseen = torch.arange(len(features)) >= len(
-        train
-    )  # a target may have told an encoder the domains it was trained on
+    # a target plan may have shown the encoder the domains of its training images
+    unseen = torch.arange(len(features)) >= len(train)
     return domain_probe(features, domains, unseen=unseen, names=train.domain_names, **asked)
 
 
