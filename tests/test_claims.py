@@ -142,6 +142,31 @@ def test_lower_alignment_is_better():
     assert verdict("alignment GCA-INCE, corrupted", measured((0.25, 0.26, 0.27))).word == "not measured"
 
 
+@pytest.mark.parametrize(
+    ("measure", "label", "lower"), [("alignment", "alignment", True), ("linear-fast", "accuracy", False)]
+)
+def test_at_the_same_eps_a_difference_is_averaged_over_its_values(measure, label, lower):
+    def measured(*gaps):
+        labels = {"method": "ince", "data": "cifar10"} | ({"on": "clean"} if lower else {})
+        return results(
+            "fig-same-eps",
+            [
+                Record("fig-same-eps", "small", measure, x + gap, labels | {"method": m, "eps": eps}, seed)
+                for eps, gap_of_gca in zip((0.1, 0.5), gaps, strict=True)
+                for m, gap in (("ince", 0.0), ("gca-ince", gap_of_gca))
+                for seed, x in enumerate((0.30, 0.31, 0.32 + 0.001 * (gap > 0)))
+            ],
+        )
+
+    up, down = ("failed", "held") if lower else ("held", "failed")
+    found = verdict(f"{label} GCA-INCE, same ε", measured(0.05, 0.01))
+    assert (found.word, found.n) == (up, 3)
+    assert "mean of 2 values of ε" in found.ours
+    assert "0.03" in found.ours or "+3." in found.ours
+    assert verdict(f"{label} GCA-INCE, same ε", measured(-0.05, -0.01)).word == down
+    assert verdict(f"{label} GCA-RINCE, same ε", measured(0.05, 0.01)).word == "not measured"
+
+
 def ptgt(measure, none, most):
     return [
         Record("fig-ptgt", "small", measure, x, {"method": "gca-ince", "alpha": a, "beta": b}, s)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gcalign.experiments import claims, records, registry, search, suite
+from gcalign.experiments.jobs import METHODS
 from gcalign.experiments.scales import SCALES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -54,7 +55,7 @@ def test_claims_are_those_of_the_result_files():
 
 def test_committed_runs_took_what_the_search_chose():
     chosen = search.chosen(records.read(SMALL / "search.jsonl"))
-    assert set(chosen) == set(suite.METHODS)
+    assert set(chosen) == set(METHODS)
     jobs = registry.named("table1").jobs
     assert jobs
     for job in jobs(SCALES["small"], chosen):

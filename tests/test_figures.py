@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 import gcalign
-from gcalign.experiments.figures import accuracy, geometry, plans, style
+from gcalign.experiments.figures import accuracy, geometry, paired, plans, style
 from gcalign.experiments.records import Record, read, write
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
@@ -95,6 +95,18 @@ def align_uniform(methods=METHODS, seeds=SEEDS, on=("clean", "corrupted")):
     ]
 
 
+def same_eps(methods=METHODS[:4], seeds=SEEDS):
+    measures = (("linear-fast", 0.5, {}), ("alignment", 0.4, {"on": "clean"}), ("alignment", 9.0, {"on": "corrupted"}))
+    measures += (("uniformity", -2.0, {"on": "clean"}),)
+    return [
+        record(name, value + 0.01 * k * (1 + s * x), s, method=m, data="cifar10", eps=x, **where)
+        for k, m in enumerate(methods)
+        for x in (0.1, 0.5)
+        for s in seeds
+        for name, value, where in measures
+    ]
+
+
 WHOLE = {
     "fig-noise": (accuracy.fig_noise, noise),
     "fig-sensitivity": (accuracy.fig_sensitivity, sensitivity),
@@ -105,6 +117,7 @@ WHOLE = {
     "fig-epsilon": (plans.fig_epsilon, by_epsilon),
     "fig-align-uniform": (geometry.fig_align_uniform, align_uniform),
     "fig-prox": (geometry.fig_prox, list),
+    "fig-same-eps": (paired.fig_same_eps, same_eps),
 }
 PARTIAL = {
     "noise without InfoNCE": (accuracy.fig_noise, lambda: noise(("gca-uot",), (0,))),
@@ -120,6 +133,11 @@ PARTIAL = {
     "one plan": (plans.fig_plans, lambda: by_class(("gca-uot",))),
     "one ε": (plans.fig_epsilon, lambda: by_epsilon((0.5,))),
     "a missing ε": (plans.fig_epsilon, lambda: by_epsilon()[1:]),
+    "one of two pairs, one seed": (paired.fig_same_eps, lambda: same_eps(("rince", "gca-rince"), (0,))),
+    "accuracy at the same ε only": (
+        paired.fig_same_eps,
+        lambda: [r for r in same_eps() if r.measure == "linear-fast"],
+    ),
     "clean only": (geometry.fig_align_uniform, lambda: align_uniform(("ince",), (0,), ("clean",))),
     "alignment only": (
         geometry.fig_align_uniform,

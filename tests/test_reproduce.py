@@ -16,6 +16,7 @@ import pytest
 from gcalign import files
 from gcalign.cli import main
 from gcalign.experiments import launch, measures, records, registry, search, subject, suite, sweep
+from gcalign.experiments.jobs import ALPHA_BETA, METHODS
 from gcalign.experiments.registry import Job
 from gcalign.experiments.scales import SCALES, joined, scaled
 from gcalign.training.config import Data
@@ -27,7 +28,7 @@ QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", 
 def jobs(name: str, scale: str) -> list[Job]:
     experiment = registry.named(name)
     assert experiment.jobs is not None
-    return experiment.jobs(SCALES[scale], search.first(suite.METHODS))
+    return experiment.jobs(SCALES[scale], search.first(METHODS))
 
 
 def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn",)) -> Job:
@@ -49,8 +50,9 @@ def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn
         ("fig-align-uniform", "small", 9 * 4 * 3),
         ("fig-noise", "small", 9 * 4 * 3),
         ("fig-noise", "paper", 9 * 7 * 5),
-        ("fig-ptgt", "small", len(suite.ALPHA_BETA) * 5),
+        ("fig-ptgt", "small", len(ALPHA_BETA) * 5),
         ("fig-plans", "small", 4),
+        ("fig-same-eps", "small", 4 * 3 * 3),
         ("fig-epsilon", "small", 1),
     ],
 )
@@ -58,9 +60,19 @@ def test_an_experiment_has_so_many_jobs(name, scale, count):
     assert len(jobs(name, scale)) == count
 
 
-def test_every_entry_of_the_issue_is_there_and_can_be_run():
+def test_a_method_and_its_gca_version_have_the_same_eps_and_differ_in_nothing_else():
+    groups: dict[tuple[object, ...], set[frozenset[str]]] = {}
+    for job in jobs("fig-same-eps", "small"):
+        assert f"method.eps={job.labels['eps']}" in job.words
+        group = groups.setdefault((job.labels["eps"], job.seed), set())
+        group.add(frozenset(job.words) - {f"method={job.labels['method']}"})
+    assert len(groups) == 3 * 3
+    assert all(len(found) == 1 for found in groups.values())
+
+
+def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
-    wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise"
+    wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps"
     assert set(suite.names()) == set(wanted.split())
     for name in suite.names():
         assert registry.named(name).jobs or registry.named(name).compute
@@ -68,7 +80,7 @@ def test_every_entry_of_the_issue_is_there_and_can_be_run():
 
 @pytest.mark.parametrize("scale", ["tiny", "small", "paper"])
 def test_methods_of_one_seed_and_setting_differ_in_nothing_but_the_method(scale):
-    own = {f"method={m}" for m in suite.METHODS} | {w for ws in search.first(suite.METHODS).values() for w in ws}
+    own = {f"method={m}" for m in METHODS} | {w for ws in search.first(METHODS).values() for w in ws}
     groups: dict[tuple[object, ...], set[frozenset[str]]] = {}
     for job in jobs("table1", scale):
         group = groups.setdefault((job.labels["data"], job.labels["setting"], job.seed), set())
@@ -112,8 +124,8 @@ def test_words_given_for_every_run_go_over_the_scales_own():
 
 
 def test_every_method_is_searched_with_the_same_budget():
-    trials = search.jobs(TINY, suite.METHODS)
-    assert [sum(job.labels["method"] == m for job in trials) for m in suite.METHODS] == [3] * 9
+    trials = search.jobs(TINY, METHODS)
+    assert [sum(job.labels["method"] == m for job in trials) for m in METHODS] == [3] * 9
     assert {job.measures for job in trials} == {("validation",)}
 
 
@@ -292,9 +304,11 @@ def test_dry_shows_the_commands_and_writes_nothing(tmp_path, monkeypatch, capsys
     assert main(["reproduce", "fig-ptgt", "scale=small", "dry=true"]) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert len(lines) == len(set(lines)) == len(suite.ALPHA_BETA) * 5
+    assert len(lines) == len(set(lines)) == len(ALPHA_BETA) * 5
     assert all(line.startswith("gcalign train method=gca-ince ") for line in lines)
-    assert "0 finished" in shown.err
+    assert shown.err == "fig-ptgt: 30 different commands; finished: 0 of 30 in the experiment\n"
+    assert main(["reproduce", "fig-prox", "dry=true"]) == 0
+    assert capsys.readouterr() == ("", "fig-prox: no training runs, it is computed\n")
     assert not list(tmp_path.iterdir())
 
 

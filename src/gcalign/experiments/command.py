@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gcalign.errors import count, one_of
-from gcalign.experiments import records, registry, search, sweep
+from gcalign.experiments import records, registry, search, suite, sweep  # noqa: F401  # the suite registers
+from gcalign.experiments.jobs import data_name
 from gcalign.experiments.records import Record
 from gcalign.experiments.registry import Chosen, Experiment, Job, Scale
 from gcalign.experiments.scales import scaled
-from gcalign.experiments.suite import data_name
 from gcalign.experiments.watch import called
 
 OWN = ("scale", "runs", "out", "jobs", "redraw", "partial", "dry", "launcher")
@@ -201,8 +201,14 @@ def _show(request: Request) -> None:
     chosen = search.chosen(_trials(request, trials)) if over else search.first(request.experiment.searched)
     jobs = _jobs(request, chosen)
     commands = dict.fromkeys(sweep.command(job, request.runs) for job in [*trials, *jobs])
+    if not commands:
+        print(f"{name}: no training runs, it is computed", file=sys.stderr)
+        return
     print("\n".join(commands))
-    done = sum(sweep.finished(job, scale, request.runs) for job in [*trials, *jobs])
-    said = f"{name}: {len(commands)} runs ({len(trials)} of the search, {len(jobs)} of the experiment), {done} finished"
+    parts = []
+    for what, asked in (("the search", trials), ("the experiment", jobs)):
+        done = sum(sweep.finished(job, scale, request.runs) for job in asked)
+        parts += [f"{done} of {len(asked)} in {what}"] if asked else []
+    said = f"{name}: {len(commands)} different commands; finished: {', '.join(parts)}"
     caveat = "" if over else "; the experiment's words are the search's first until it is done"
     print(said + caveat, file=sys.stderr)

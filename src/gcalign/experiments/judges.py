@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from gcalign.experiments import paper
 from gcalign.experiments.paper import METHODS, NAMES, Column
@@ -141,16 +139,36 @@ def quality(measure: str, on: str, a: str, b: str) -> Judge:
     """Whether a's alignment or uniformity (lower is better) is below b's, over the settings measured."""
 
     def judge(results: Results) -> Verdict:
-        records = results.of("fig-align-uniform")
-        settings = sorted({str(r.labels.get("setting")) for r in records})
-        values = {m: [by_seed(records, measure, method=m, setting=s, on=on) for s in settings] for m in (a, b)}
-        pairs = [minus(x, y) for x, y in zip(values[a], values[b], strict=True) if minus(x, y)]
-        d = interval(averaged(pairs).values())
-        if d is None:
-            raise results.missing("fig-align-uniform")
-        return signed(d, f"{points(d, 1, 3)}, mean of {len(pairs)} settings", -1)
+        d, n = _mean_over("setting", results, "fig-align-uniform", measure, a, b, on=on)
+        return signed(d, f"{points(d, 1, 3)}, mean of {n} settings", -1)
 
     return judge
+
+
+def same_eps(measure: str | None, a: str, b: str) -> Judge:
+    """a − b with the same ε for both, over the values measured; `None` is accuracy, the others are better lower."""
+
+    def judge(results: Results) -> Verdict:
+        what = measure or paper.accuracy(results.of("fig-same-eps"))
+        d, n = _mean_over("eps", results, "fig-same-eps", what, a, b, **({"on": "clean"} if measure else {}))
+        told = points(d, 1, 3) if measure else f"{points(d)} points"
+        return signed(d, f"{told}, mean of {n} values of ε", -1 if measure else 1)
+
+    return judge
+
+
+def _mean_over(
+    label: str, results: Results, experiment: str, measure: str, a: str, b: str, **at: str
+) -> tuple[Difference, int]:
+    """a − b of each seed, averaged over the values of a label, and how many there are."""
+    records = results.of(experiment)
+    places = sorted({r.labels[label] for r in records if label in r.labels})
+    one, two = ([by_seed(records, measure, method=m, **{label: x}, **at) for x in places] for m in (a, b))
+    pairs = [both for x, y in zip(one, two, strict=True) if (both := minus(x, y))]
+    d = interval(averaged(pairs).values())
+    if d is None:
+        raise results.missing(experiment)
+    return d, len(pairs)
 
 
 def under_noise(a: str, b: str) -> Judge:
@@ -248,56 +266,6 @@ def flops(method: str, told: Callable[[float], str], holds: Callable[[float], bo
         return Verdict("held" if holds(x / y - 1) else "failed", ours)
 
     return judge
-
-
-def _plans(results: Results, experiment: str) -> list[tuple[dict[str, Any], list[list[float]]]]:
-    records = [r for r in results.of(experiment) if r.measure == "plan"]
-    return [(r.labels, [[math.exp(x) for x in row] for row in r.about["log_plan"]]) for r in records]
-
-
-def contrast(results: Results) -> Verdict:
-    """log of mean mass on the diagonal over that off it: GCA-UOT against the other three plans."""
-    found = {}
-    for labels, plan in _plans(results, "fig-plans"):
-        n, on = len(plan), sum(plan[i][i] for i in range(len(plan)))
-        off = sum(map(sum, plan)) - on
-        found[str(labels["method"])] = math.log(on / n) - math.log(off / (n * n - n))
-    if "gca-uot" not in found or len(found) < 2:
-        raise results.missing("fig-plans")
-    told = ", ".join(f"{NAMES[m]} {found[m]:.2f}" for m in METHODS if m in found)
-    return Verdict("not shown", f"log ratio of mass on and off the diagonal: {told}; one run of each", 1)
-
-
-def both_marginals(results: Results) -> Verdict:
-    """Largest relative deviation of a column sum from their mean, with and without column projections."""
-    found = {}
-    for labels, plan in _plans(results, "fig-plans"):
-        sums = [sum(column) for column in zip(*plan, strict=True)]
-        middle = statistics.fmean(sums)
-        found[str(labels["method"])] = max(abs(s / middle - 1) for s in sums)
-    iterated = [m for m in ("gca-ince", "gca-rince") if m in found]
-    if "ince" not in found or not iterated:
-        raise results.missing("fig-plans")
-    told = ", ".join(f"{NAMES[m]} {100 * found[m]:.1f} %" for m in ("ince", *iterated))
-    held = all(found[m] < 0.01 < found["ince"] for m in iterated)
-    return Verdict("held" if held else "failed", f"column sums deviate by up to {told}")
-
-
-def smoother(results: Results) -> Verdict:
-    """Whether the mean entropy of the plan's rows, each made a distribution, rises with every step of ε."""
-    found: dict[str, dict[float, float]] = {}
-    for labels, plan in _plans(results, "fig-epsilon"):
-        shares = [[x / sum(row) for x in row] for row in plan]
-        entropy = statistics.fmean(-sum(p * math.log(p) for p in row if p > 0) for row in shares)
-        found.setdefault(NAMES[str(labels["method"])], {})[float(labels["eps"])] = entropy
-    if not any(len(by) > 1 for by in found.values()):
-        raise results.missing("fig-epsilon")
-    told, rises = [], []
-    for name, by in sorted(found.items()):
-        low, high = min(by), max(by)
-        rises.append(all(by[x] <= by[y] for x, y in itertools.pairwise(sorted(by))))
-        told.append(f"{name} {by[low]:.2f} → {by[high]:.2f} for ε from {low:g} to {high:g}")
-    return Verdict("held" if all(rises) else "failed", f"entropy of a row, in nats: {'; '.join(told)}")
 
 
 def above_the_line(results: Results) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gcalign.experiments import judges, paper, printed
+from gcalign.experiments import judges, paper, plan_judges, printed
 from gcalign.experiments.judges import Judge, NotMeasured, Results, Verdict
 from gcalign.experiments.paper import NAMES, NEW_COMBINE, PAIRS, Column
 from gcalign.experiments.tables import points
@@ -84,6 +84,23 @@ def _quality() -> list[Claim]:
         for a, b in PAIRS
         for measure in ("alignment", "uniformity")
         for on, images in (("clean", "CIFAR-10"), ("corrupted", "CIFAR-10C"))
+    ]
+
+
+def _same_eps() -> list[Claim]:
+    """Our control: the search may give a method and its GCA version different ε."""
+    return [
+        Claim(
+            section,
+            f"{measure or 'accuracy'} {NAMES[a]}, same ε",
+            "app:representation" if measure else "Results on Standard Augmentations",
+            f"{NAMES[a]} improves {measure or 'accuracy'} over {NAMES[b]} on CIFAR-10 with the same ε for both",
+            "no figure (our control)",
+            judges.same_eps(measure, a, b),
+        )
+        for section, measures in ((ACCURACY, (None,)), (QUALITY, ("alignment", "uniformity")))
+        for measure in measures
+        for a, b in PAIRS
     ]
 
 
@@ -225,6 +242,7 @@ LEDGER: tuple[Claim, ...] = (
     *_extreme(),
     *_noise(),
     *_quality(),
+    *_same_eps(),
     Claim(
         TARGET,
         "domain accuracy",
@@ -247,7 +265,7 @@ LEDGER: tuple[Claim, ...] = (
         "app:vistransplan",
         "INCE's plan has only its rows normalised, GCA-INCE's and GCA-RINCE's rows and columns",
         "a picture",
-        judges.both_marginals,
+        plan_judges.both_marginals,
     ),
     Claim(
         PLANS,
@@ -255,7 +273,7 @@ LEDGER: tuple[Claim, ...] = (
         "app:vistransplan",
         "GCA-UOT's plan shows greater differences between positive and negative pairs",
         "a picture",
-        judges.contrast,
+        plan_judges.contrast,
     ),
     Claim(
         PLANS,
@@ -263,7 +281,7 @@ LEDGER: tuple[Claim, ...] = (
         "sec:otppm, fig:epsilon_study",
         "ε controls the amount of smoothing: the plan's entropy rises with ε",
         "a picture",
-        judges.smoother,
+        plan_judges.smoother,
     ),
     Claim(
         ITERATIONS,

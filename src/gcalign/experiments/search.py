@@ -8,7 +8,8 @@ from gcalign.experiments.records import Record
 from gcalign.experiments.registry import Chosen, Job, Scale
 from gcalign.experiments.scales import joined
 
-EPS = tuple(f"method.eps={value}" for value in (0.2, 0.5, 0.1))
+EPSILONS = (0.2, 0.5, 0.1)
+EPS = tuple(f"method.eps={value}" for value in EPSILONS)
 GRID: Mapping[str, tuple[str, ...]] = {
     # without negatives ε is a factor of the loss; how slowly the twin follows is what matters
     "byol": tuple(f"model.momentum={value}" for value in (0.98, 0.996, 0.9)),
