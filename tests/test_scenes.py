@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gcalign.data.scenes import STYLES, Scenes
+from gcalign.verify.runner import one_thread
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +110,13 @@ def test_raw_pixels_do_not_give_the_class_away():
 
 
 def test_rendering_keeps_up_with_training(train):
-    train.draw(range(512), 0)
     seconds = []
-    for seed in range(3):
-        start = time.perf_counter()
-        train.draw(range(512), seed)
-        seconds.append(time.perf_counter() - start)
-    assert 512 / min(seconds) > 2000  # a tenth of what a free core does: machines that run tests are busy
+    with one_thread():  # its own processor time: machines that run tests are busy
+        for seed in range(4):
+            start = time.process_time()
+            train.draw(range(512), seed)
+            seconds.append(time.process_time() - start)
+    assert 512 / min(seconds) > 2000  # about a tenth of what a core does
 
 
 def test_bad_requests_say_what_is_wrong():
