@@ -21,6 +21,7 @@ from gcalign.experiments.figures.style import (
     accuracy_of,
     cells,
     letter,
+    log_ticks,
     look,
     needed,
     ordered,
@@ -49,13 +50,6 @@ def _line(axes: Axes, found: Mapping[Any, Cell], style: Look, *, shift: float = 
 def _of(found: Mapping[tuple[Any, ...], Cell], first: Any) -> dict[Any, Cell]:
     """Cells whose first label is that, by the second."""
     return {key[1]: cell for key, cell in found.items() if key[0] == first}
-
-
-def _values(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis with a tick at every value."""
-    axes.set_xscale("log")
-    axes.set_xticks(values, [f"{value:g}" for value in values])
-    axes.minorticks_off()
 
 
 def fig_noise(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -119,7 +113,7 @@ def fig_sensitivity(records: Sequence[Record], folder: Path) -> list[Path]:
                     continue
                 drawn.append(found)
                 _line(axes, found, look("gca-ince"))
-                _values(axes, list(found))
+                log_ticks(axes, list(found))
                 if row == 1:
                     axes.set_xlabel(name)
         needed(drawn, "fig-sensitivity", "varied=iterations or varied=eps")
@@ -208,7 +202,7 @@ def fig_time(records: Sequence[Record], folder: Path) -> list[Path]:
             reached = {key[0]: cell for key, cell in cells(records, measure, "iterations", unit=100).items()}
             _line(third, reached, look("gca-ince"))
             third.set_ylabel("accuracy (%)")
-            _values(third, list(reached))
+            log_ticks(third, list(reached))
         if not shown:
             absent(third, "accuracy")
         for k, (axes, title) in enumerate(
@@ -218,7 +212,7 @@ def fig_time(records: Sequence[Record], folder: Path) -> list[Path]:
         for axes in (second, third):
             axes.set_xlabel("Sinkhorn iterations")
         if epoch or alone:
-            _values(second, sorted({*epoch, *alone}))
+            log_ticks(second, sorted({*epoch, *alone}))
         where = sorted({str(r.about["timed"]) for r in records if "timed" in r.about})
         probes = [f"Accuracy: {ACCURACIES[measure]}." for measure in shown[:1]]
         trained = [r for r in records if r.measure in shown]

@@ -9,11 +9,12 @@ from gcalign.experiments.figures.style import (
     ACCURACIES,
     DOUBLE,
     INK,
-    Cell,
     about,
+    absent,
     accuracy_of,
     cells,
     letter,
+    log_ticks,
     look,
     needed,
     page,
@@ -39,12 +40,13 @@ def fig_same_eps(records: Sequence[Record], folder: Path) -> list[Path]:
             zip(made.figure.subplots(1, len(panels)), panels, strict=True)
         ):
             found = cells(clean, what, "method", "eps", unit=unit)
+            if not found:
+                absent(axes, name)
+                continue
             axes.axhline(0, color=INK, linewidth=0.8)
-            axes.set_xscale("log")
             for side, (a, b) in zip((1 / ASIDE, ASIDE), PAIRS, strict=True):
-                both = sorted(eps for method, eps in found if method == a and (b, eps) in found)
-                gains: dict[float, Cell] = {eps: found[a, eps].minus(found[b, eps]) for eps in both}
-                gains = {eps: cell for eps, cell in gains.items() if cell.by_seed}
+                both = [eps for method, eps in found if method == a and (b, eps) in found]
+                gains = {eps: gain for eps in both if (gain := found[a, eps].minus(found[b, eps])).by_seed}
                 drawn += gains
                 style = look(a).line | {"linestyle": "none"}
                 axes.errorbar(
@@ -56,9 +58,8 @@ def fig_same_eps(records: Sequence[Record], folder: Path) -> list[Path]:
                     **style,
                 )
             shown = sorted(set(drawn))
-            axes.set_xticks(shown, [f"{eps:g}" for eps in shown])
-            axes.minorticks_off()
             if shown:
+                log_ticks(axes, shown)
                 axes.set_xlim(shown[0] / 1.3, 1.3 * shown[-1])
             axes.set_xlabel("ε of both")
             axes.set_ylabel(f"difference in {name}")

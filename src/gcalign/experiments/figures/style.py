@@ -237,6 +237,13 @@ def letter(axes: Axes, k: int, title: str) -> None:
     axes.set_title(rf"$\bf{{{chr(ord('A') + k)}}}$  {title}")
 
 
+def log_ticks(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis with a tick at every value."""
+    axes.set_xscale("log")
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.minorticks_off()
+
+
 def absent(axes: Axes, what: str) -> None:
     """An empty panel that says so."""
     axes.set_axis_off()
