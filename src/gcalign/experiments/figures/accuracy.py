@@ -13,6 +13,7 @@ from gcalign.experiments.figures.style import (
     ACCURACIES,
     DOUBLE,
     INK,
+    SETTINGS,
     THIN,
     Cell,
     Look,
@@ -159,7 +160,11 @@ def fig_q_lambda(records: Sequence[Record], folder: Path) -> list[Path]:
             panels[0].set_xlim(lams[0] - 0.3 * least, 1.3 * lams[-1])
         panels[0].set_ylabel("accuracy (%)")
         spread = f"{STD} (InfoNCE: shaded)"
-        made.caption(about(records, f"Accuracy: {ACCURACIES[measure]}.", spread=spread))
+        views = [
+            f"Views: {SETTINGS.get(s, s)}."
+            for s in sorted({r.labels["setting"] for r in records if "setting" in r.labels})
+        ]
+        made.caption(about(records, *views, f"Accuracy: {ACCURACIES[measure]}.", spread=spread))
     return made.paths
 
 
