@@ -161,8 +161,8 @@ def test_at_the_same_eps_a_difference_is_averaged_over_its_values(measure, label
     up, down = ("failed", "held") if lower else ("held", "failed")
     found = verdict(f"{label} GCA-INCE, same ε", measured(0.05, 0.01))
     assert (found.word, found.n) == (up, 3)
-    assert "mean of 2 values of ε" in found.ours
-    assert "0.03" in found.ours or "+3." in found.ours
+    assert found.ours.startswith("+0.030 [" if lower else "+3.03 [")
+    assert found.ours.endswith(", mean of 2 values of ε")
     assert verdict(f"{label} GCA-INCE, same ε", measured(-0.05, -0.01)).word == down
     assert verdict(f"{label} GCA-RINCE, same ε", measured(0.05, 0.01)).word == "not measured"
 
@@ -300,7 +300,9 @@ def test_the_line_of_ince_is_passed_in_most_settings_or_not(gap, word):
         for q in (0.1, 0.6, 1.0)
         for s, x in enumerate(NEAR)
     ]
-    assert verdict("q and λ", results("fig-q-lambda", values)).word == word
+    found = verdict("q and λ", results("fig-q-lambda", values))
+    assert found.word == word
+    assert f"; from {100 * gap + 0.03:+.2f}".replace("-", "−") in found.ours
 
 
 # --- the paper against itself ----------------------------------------------------------------------------------

@@ -98,9 +98,11 @@ def test_extraction_restores_the_mode_of_each_part():
 
 def test_a_batchnorm_that_keeps_training_is_caught_by_name():
     encoder = net()
-    with pytest.raises(RuntimeError, match=r"changed the encoder: 1.num_batches_tracked and 2 more.*evaluate a copy"):  # noqa: SIM117
-        with unchanged(encoder):
-            encoder(pixels(images(4), torch.arange(4)))
+    caught = pytest.raises(
+        RuntimeError, match=r"changed the encoder: 1.num_batches_tracked and 2 more.*evaluate a copy"
+    )
+    with caught, unchanged(encoder):
+        encoder(pixels(images(4), torch.arange(4)))
 
     class Stubborn(nn.Module):
         def __init__(self) -> None:

@@ -210,6 +210,16 @@ def test_records_from_a_file_are_drawn_alike(name, drawn, tmp_path):
     assert list(map(texts, before)) == list(map(texts, after))
 
 
+def test_the_same_eps_shows_differences_of_clean_images_by_eps(drawn):
+    (figure,) = drawn(paired.fig_same_eps, same_eps())
+    for axes, unit in zip(figure.axes, (100, 1, 1), strict=True):
+        assert [bars.get_label() for bars in axes.containers] == ["GCA-INCE less InfoNCE", "GCA-RINCE less RINCE"]
+        for bars in axes.containers:
+            at, gains = bars.lines[0].get_data()
+            assert at == pytest.approx([0.1, 0.5], rel=0.05)
+            assert gains == pytest.approx([unit * 0.01 * (1 + 0.1), unit * 0.01 * (1 + 0.5)])
+
+
 def test_noise_shows_means_and_paired_differences(drawn):
     (figure,) = drawn(accuracy.fig_noise, noise())
     left, right = figure.axes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import warnings
 
@@ -118,7 +119,7 @@ def test_a_queue_of_extra_negatives(options):
     ids[1][60:] = torch.arange(1000, 1100)
     mass = torch.cat([torch.full((60,), 0.5), torch.full((100,), 0.3)])
     for constraints in ((gcalign.Rows(),), (gcalign.Rows(), gcalign.Columns(mass=mass))):
-        make = lambda **o: gcalign.Alignment(Cosine(0.3), constraints, gcalign.KL(), iterations=100, **o)  # noqa: E731, B023
+        make = functools.partial(gcalign.Alignment, Cosine(0.3), constraints, gcalign.KL(), iterations=100)
         wanted = gradients(make(gradient="unrolled"), z1, columns, ids=ids)
         found = gradients(make(**options), z1, columns, ids=ids)
         loose = 1e-3 if "cache" in options else 1e-4

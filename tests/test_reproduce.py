@@ -15,8 +15,8 @@ import pytest
 
 from gcalign import files
 from gcalign.cli import main
-from gcalign.experiments import launch, measures, records, registry, search, subject, suite, sweep
-from gcalign.experiments.jobs import ALPHA_BETA, METHODS
+from gcalign.experiments import launch, measures, paper, records, registry, search, subject, suite, sweep
+from gcalign.experiments.jobs import ALPHA_BETA, EXTENDED, METHODS
 from gcalign.experiments.registry import Job
 from gcalign.experiments.scales import SCALES, joined, scaled
 from gcalign.training.config import Data
@@ -121,6 +121,11 @@ def test_words_given_for_every_run_go_over_the_scales_own():
 
 
 # the search
+
+
+def test_the_methods_are_the_papers_in_its_order():
+    assert METHODS == paper.METHODS  # which is not light to import
+    assert set(EXTENDED) == {method for pair in paper.PAIRS for method in pair}
 
 
 def test_every_method_is_searched_with_the_same_budget():

@@ -205,9 +205,9 @@ def _bench(parser: Parser) -> Run:
     example="gcalign reproduce table1 scale=small data.root=../shared/data jobs=2",
 )
 def _reproduce(parser: Parser) -> Run:
-    from gcalign.experiments import registry, suite  # as light as this module
+    from gcalign.experiments import suite  # as light as this module
 
-    known = "\n".join(f"  {name:18} {registry.named(name).does}" for name in suite.names())
+    known = "\n".join(f"  {name:18} {suite.named(name).does}" for name in suite.names())
     parser.epilog = f"names:\n{known}\n\n{parser.epilog}"
     parser.add_argument("name", help="of the table or figure, as listed below")
     parser.add_argument(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gcalign.errors import count, one_of
-from gcalign.experiments import records, registry, search, suite, sweep  # noqa: F401  # the suite registers
+from gcalign.experiments import records, search, suite, sweep
 from gcalign.experiments.jobs import data_name
 from gcalign.experiments.records import Record
 from gcalign.experiments.registry import Chosen, Experiment, Job, Scale
@@ -44,7 +44,7 @@ class Request:
 
 def parsed(name: str, overrides: Sequence[str]) -> Request:
     """`key=value` words: this command's own, and words of `gcalign train` for every run."""
-    experiment = registry.named(name)
+    experiment = suite.named(name)
     own: dict[str, str] = {}
     words, options = [], []
     for word in overrides:

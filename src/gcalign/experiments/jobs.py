@@ -64,13 +64,43 @@ def _grid(
     ]
 
 
+def _varied(
+    scale: Scale,
+    chosen: Chosen,
+    method: str,
+    measures: tuple[str, ...],
+    knobs: Iterable[Mapping[str, float]],
+    **more: Any,
+) -> list[Job]:
+    """A method with each setting of its knobs, which are labels too."""
+    labels = more.pop("labels", {})
+    return [
+        _job(
+            scale,
+            chosen,
+            method,
+            seed,
+            measures,
+            labels={**labels, **values},
+            words=tuple(f"method.{knob}={value}" for knob, value in values.items()),
+            **more,
+        )
+        for seed in scale.seeds
+        for values in knobs
+    ]
+
+
+def _by_seed(scale: Scale, jobs: Iterable[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: scale.seeds.index(job.seed))
+
+
 def table1(scale: Scale, chosen: Chosen) -> list[Job]:
     jobs = _grid(scale, chosen, (scale.probe, "knn", "cifar10c"))
     for name in scale.columns:
         # the paper has noisy views of CIFAR only
         settings = SETTINGS if name.startswith("cifar") else ("standard",)
         jobs += _grid(scale, chosen, (scale.probe, "knn"), settings, data=scale.others[name])
-    return sorted(jobs, key=lambda job: scale.seeds.index(job.seed))
+    return _by_seed(scale, jobs)
 
 
 def cifar10(scale: Scale, chosen: Chosen) -> list[Job]:
@@ -116,57 +146,32 @@ def epsilon(scale: Scale, chosen: Chosen) -> list[Job]:
 
 
 def sensitivity(scale: Scale, chosen: Chosen) -> list[Job]:
-    measures = (scale.probe, "compactness")
-    points = [("iterations", value) for value in ITERATIONS] + [("eps", value) for value in EPSILONS]
-    return [
-        _job(
-            scale,
-            chosen,
-            "gca-ince",
-            seed,
-            measures,
-            labels={"varied": knob, knob: value},
-            words=(f"method.{knob}={value}",),
-        )
-        for seed in scale.seeds
-        for knob, value in points
-    ]
+    points = {"iterations": ITERATIONS, "eps": EPSILONS}
+    return _by_seed(
+        scale,
+        (
+            job
+            for knob, values in points.items()
+            for job in _varied(
+                scale,
+                chosen,
+                "gca-ince",
+                (scale.probe, "compactness"),
+                [{knob: value} for value in values],
+                labels={"varied": knob},
+            )
+        ),
+    )
 
 
 def q_lambda(scale: Scale, chosen: Chosen) -> list[Job]:
-    jobs = []
-    for seed in scale.seeds:
-        jobs.append(_job(scale, chosen, "ince", seed, (scale.probe,), setting="C1"))
-        jobs += [
-            _job(
-                scale,
-                chosen,
-                "gca-rince",
-                seed,
-                (scale.probe,),
-                setting="C1",
-                labels={"q": q, "lam": lam},
-                words=(f"method.q={q}", f"method.lam={lam}"),
-            )
-            for q, lam in Q_LAMBDA
-        ]
-    return jobs
+    knobs = [{"q": q, "lam": lam} for q, lam in Q_LAMBDA]
+    line = [_job(scale, chosen, "ince", seed, (scale.probe,), setting="C1") for seed in scale.seeds]
+    return _by_seed(scale, [*line, *_varied(scale, chosen, "gca-rince", (scale.probe,), knobs, setting="C1")])
 
 
 def time(scale: Scale, chosen: Chosen) -> list[Job]:
-    return [
-        _job(
-            scale,
-            chosen,
-            "gca-ince",
-            seed,
-            (scale.probe,),
-            labels={"iterations": iterations},
-            words=(f"method.iterations={iterations}",),
-        )
-        for seed in scale.seeds
-        for iterations in ITERATIONS
-    ]
+    return _varied(scale, chosen, "gca-ince", (scale.probe,), [{"iterations": n} for n in ITERATIONS])
 
 
 def ptgt(scale: Scale, chosen: Chosen) -> list[Job]:
@@ -189,16 +194,7 @@ def ptgt(scale: Scale, chosen: Chosen) -> list[Job]:
 
 def same_eps(scale: Scale, chosen: Chosen) -> list[Job]:
     # the search may give a method and its GCA version different ε, which alone moves alignment and uniformity
-    return [
-        _job(
-            scale,
-            {method: (f"method.eps={eps}",)},
-            method,
-            seed,
-            (scale.probe, "align-uniform"),
-            labels={"eps": eps},
-        )
-        for seed in scale.seeds
-        for eps in sorted(search.EPSILONS)
-        for method in EXTENDED
-    ]
+    knobs = [{"eps": eps} for eps in sorted(search.EPSILONS)]
+    none: Chosen = dict.fromkeys(EXTENDED, ())
+    measures = (scale.probe, "align-uniform")
+    return _by_seed(scale, (job for method in EXTENDED for job in _varied(scale, none, method, measures, knobs)))

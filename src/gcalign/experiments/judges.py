@@ -274,11 +274,17 @@ def above_the_line(results: Results) -> Verdict:
     measure = paper.accuracy(records)
     line = by_seed(records, measure, method="ince")
     settings = sorted({(float(r.labels["q"]), float(r.labels["lam"])) for r in records if "q" in r.labels})
-    found = [difference(by_seed(records, measure, method="gca-rince", q=q, lam=lam), line) for q, lam in settings]
-    known = [d for d in found if d is not None]
+    found = {
+        (q, lam): difference(by_seed(records, measure, method="gca-rince", q=q, lam=lam), line) for q, lam in settings
+    }
+    known = {at: d for at, d in found.items() if d is not None}
     if not known:
         raise results.missing("fig-q-lambda")
-    better, worse = sum(d.better for d in known), sum(d.worse for d in known)
+    better, worse = sum(d.better for d in known.values()), sum(d.worse for d in known.values())
     word: Word = "held" if 2 * better > len(known) else "failed" if 2 * worse > len(known) else "not shown"
     told = f"of {len(known)} settings {better} are better than INCE, {worse} worse, the rest within the interval"
-    return Verdict(word, told, min(d.n for d in known))
+    ends = sorted(known, key=lambda at: known[at].mean)
+    told += "; from {} to {}".format(
+        *(f"{points(known[q, lam])} points (q = {q:g}, λ = {lam:g})" for q, lam in (ends[0], ends[-1]))
+    )
+    return Verdict(word, told, min(d.n for d in known.values()))

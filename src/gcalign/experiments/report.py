@@ -11,7 +11,7 @@ from typing import Any
 
 from gcalign import files, methods
 from gcalign.errors import count, one_of
-from gcalign.experiments import records, registry, suite  # noqa: F401  # the suite registers what a result is of
+from gcalign.experiments import records, suite
 from gcalign.experiments.records import Record
 from gcalign.experiments.shown import Entry, Gallery, choose, names, one_way
 from gcalign.report import markdown, pack
@@ -144,18 +144,18 @@ def _results(folder: Path) -> list[Result]:
         raise ValueError(f"--results {folder} must be a folder of results; `gcalign reproduce table1` makes one")
     stems = sorted(path.stem for path in folder.iterdir() if path.suffix in (".md", ".png", ".jsonl"))
     owners = {stem: _owner(stem) for stem in stems}
-    order = [*registry.names(), *(stem for stem in stems if owners[stem] == stem)]
+    order = [*suite.names(), *(stem for stem in stems if owners[stem] == stem)]
     return [_result(folder, name) for name in dict.fromkeys(order) if name in owners.values()]
 
 
 def _owner(stem: str) -> str:
     """The experiment a file belongs to: the longest name that it begins with, or its own."""
-    fitting = [name for name in registry.names() if stem == name or stem.startswith(f"{name}-")]
+    fitting = [name for name in suite.names() if stem == name or stem.startswith(f"{name}-")]
     return max(fitting, key=len, default=stem)
 
 
 def _result(folder: Path, name: str) -> Result:
-    does = registry.named(name).does if name in registry.names() else ""
+    does = suite.named(name).does if name in suite.names() else ""
     table, lines = (folder / f"{name}{suffix}" for suffix in (".md", ".jsonl"))
     pictures = [path for path in sorted(folder.glob("*.png"), key=lambda p: p.stem) if _owner(path.stem) == name]
     found = records.read(lines) if lines.is_file() else []

@@ -9,9 +9,9 @@ from typing import Any
 from gcalign.experiments import jobs
 from gcalign.experiments.jobs import METHODS, PLANNED
 from gcalign.experiments.records import Record
-from gcalign.experiments.registry import Experiment, Scale, names, register
+from gcalign.experiments.registry import Experiment, Scale, named, names, register
 
-__all__ = ["names"]
+__all__ = ["named", "names"]
 
 
 def _lazily(place: str) -> Callable[..., Any]:

@@ -52,6 +52,7 @@ def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str
 
 def _value(text: str) -> Any:
     """As in a config: 3, 1e-3, [0.1, 0.01], sgd."""
+    # a dot list is always a mapping, which the stubs do not tell
     return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
 
 
