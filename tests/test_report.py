@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 import gcalign
 from browser import chromium
 from gcalign.cli import main
-from gcalign.experiments import records
+from gcalign.experiments import records, report
 from gcalign.experiments.report import train_command
 from gcalign.experiments.shown import Entry, choose, names
 from gcalign.report import markdown
@@ -164,6 +164,19 @@ def made(tmp_path_factory):
     path = folder / "report.html"
     assert main(["report", str(runs), "-o", str(path), "--results", str(results), "--images", "64"]) == 0
     return path
+
+
+def test_a_figure_promises_a_table_only_where_one_follows_with_rows_in_order(tmp_path):
+    counts = [measured("fig-time", n / 100, iterations=n, seed=0) for n in (10, 2, 1)]
+    records.write(tmp_path / "fig-time.jsonl", counts)
+    for name in ("fig-time", "fig-prox"):
+        Image.new("RGB", (24, 9), "white").save(tmp_path / f"{name}.png")
+    by_name = {found.name: found for found in report._results(tmp_path)}
+    assert "The numbers follow in a table." in next(iter(by_name["fig-time"].figures))
+    rows = [[cell.text for cell in row] for row in by_name["fig-time"].numbers.rows]
+    assert [row[-2] for row in rows] == ["0.01", "0.02", "0.1"]
+    assert next(iter(by_name["fig-prox"].figures)) == "fig-prox: what a proximal operator does."
+    assert by_name["fig-prox"].numbers is None
 
 
 @pytest.mark.slow

@@ -160,13 +160,15 @@ def _result(folder: Path, name: str) -> Result:
     pictures = [path for path in sorted(folder.glob("*.png"), key=lambda p: p.stem) if _owner(path.stem) == name]
     found = records.read(lines) if lines.is_file() else []
     scale = found[0].scale if found else folder.name
+    numbers = None if table.is_file() else _numbers(found)
+    told = f"{does}. The numbers follow in a table." if numbers or table.is_file() else f"{does}."
     return Result(
         name=name,
         does=does,
         command=f"gcalign reproduce {name} scale={scale}",
         html=markdown.html(_untitled(table.read_text(encoding="utf-8"))) if table.is_file() else None,
-        figures={f"{p.stem}: {does}. The numbers follow in a table.": pack.figure(p.read_bytes()) for p in pictures},
-        numbers=_numbers(found) if found and not table.is_file() else None,
+        figures={f"{p.stem}: {told}": pack.figure(p.read_bytes()) for p in pictures},
+        numbers=numbers,
     )
 
 
@@ -177,15 +179,17 @@ def _untitled(text: str) -> str:
 
 def _numbers(found: Sequence[Record]) -> Grid | None:
     """Means over seeds, with their spread: what a figure shows, in words."""
-    groups: dict[tuple[str, ...], list[float]] = {}
+    groups: dict[tuple[Any, ...], list[float]] = {}
     labels = list(dict.fromkeys(key for r in found for key in r.labels))
     for r in found:
         if r.value is not None:
-            groups.setdefault((*(str(r.labels.get(key, "–")) for key in labels), r.measure), []).append(r.value)
+            groups.setdefault((*(r.labels.get(key, "–") for key in labels), r.measure), []).append(r.value)
     rows = []
-    for key, values in list(groups.items())[:ROWS]:
+    for key, values in sorted(groups.items(), key=lambda group: [(str(type(x)), x) for x in group[0]])[:ROWS]:
         spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
-        rows.append([*map(Cell, key), Cell(f"{statistics.fmean(values):.4g}{spread}"), Cell(str(len(values)))])
+        rows.append(
+            [*(Cell(str(x)) for x in key), Cell(f"{statistics.fmean(values):.4g}{spread}"), Cell(str(len(values)))]
+        )
     return Grid([*labels, "measure", "mean", "n"], rows) if rows else None
 
 
