@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import gcalign
 PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a room may import rooms on earlier lines (and, in a folder, its own)
 STOREYS = [
-    ("errors", "files"),
+    ("errors",),
     ("kernels", "geometry", "plan", "support"),
     ("metrics", "targets", "constraints", "operators", "warm"),
     ("solvers", "distributed"),
@@ -26,12 +27,14 @@ STOREYS = [
     ("functional", "caching"),
     ("public",),
     ("__init__",),
-    ("verify",),
-    ("data", "models", "report"),
-    ("evaluation",),
-    ("training",),
-    ("experiments",),
-    ("bench", "demo"),
+    ("lab",),
+    ("lab.files",),
+    ("lab.verify",),
+    ("lab.data", "lab.models", "lab.report"),
+    ("lab.evaluation",),
+    ("lab.training",),
+    ("lab.experiments",),
+    ("lab.bench", "lab.demo"),
     ("cli",),
 ]
 HEIGHT = {room: k for k, rooms in enumerate(STOREYS) for room in rooms}
@@ -49,8 +52,13 @@ TRAINING_STACK = (
 
 
 def room_of(path: Path) -> str:
-    relative = path.relative_to(PACKAGE)
-    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+    return room(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def room(parts: Sequence[str]) -> str:
+    """`alignment`, `operators`, `lab.training`: the module or folder that has a storey."""
+    parts = [part for part in parts if part != "__init__"] or ["__init__"]
+    return ".".join(parts[: 2 if parts[0] == "lab" else 1])
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -61,11 +69,12 @@ def imported_rooms(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.name} imports relatively; write gcalign.… in full"
-            names = [node.module] if node.module != "gcalign" else [f"gcalign.{alias.name}" for alias in node.names]
+            whole = node.module in ("gcalign", "gcalign.lab")
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if whole else [node.module]
         for name in names:
             parts = (name or "").split(".")
             if parts[0] == "gcalign":
-                found.add(parts[1] if len(parts) > 1 else "__init__")
+                found.add(room(parts[1:]))
     return found
 
 
@@ -74,12 +83,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_downward(path):
-    room = room_of(path)
-    assert room in HEIGHT, f"{room} is a new room: give it a storey in this test"
-    if room == "__init__":
+    here = room_of(path)
+    assert here in HEIGHT, f"{here} is a new module: give it a storey in this test"
+    if here == "__init__":
         return  # opens `public` lazily, and nothing else
-    for other in imported_rooms(path) - {room}:
-        assert HEIGHT[other] < HEIGHT[room], f"{room} imports {other}, which stands above it or beside it"
+    for other in imported_rooms(path) - {here}:
+        assert HEIGHT[other] < HEIGHT[here], f"{here} imports {other}, which stands above it or beside it"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))

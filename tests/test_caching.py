@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gcalign
-from gcalign.models import Twin
+from gcalign.lab.models import Twin
 
 METHODS = [(name, layout) for name in gcalign.methods.names() for layout in ("cross", "joint")]
 EXACT = {"rtol": 1e-10, "atol": 1e-12}

@@ -8,10 +8,10 @@ import math
 import pytest
 
 from gcalign import cli
-from gcalign.experiments import claims, paper, records
-from gcalign.experiments.judges import Results, Verdict
-from gcalign.experiments.ledger import LEDGER, OWN
-from gcalign.experiments.records import Record
+from gcalign.lab.experiments import claims, paper, records
+from gcalign.lab.experiments.judges import Results, Verdict
+from gcalign.lab.experiments.ledger import LEDGER, OWN
+from gcalign.lab.experiments.records import Record
 
 
 def table(*, column="standard", **values) -> list[Record]:
@@ -349,7 +349,7 @@ def test_json_holds_every_claim_and_nothing_else_is_printed(folder, capsys):
 
 
 def test_theorems_are_added_on_request(folder, monkeypatch):
-    from gcalign import verify
+    from gcalign.lab import verify
 
     monkeypatch.setattr(claims, "_verified", lambda: verify.run(["pacs-classes"]))
     assert cli.main(["claims", str(folder), "--theorems", "--write", str(folder / "c.md")]) == 0

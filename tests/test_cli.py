@@ -10,7 +10,7 @@ from importlib.metadata import version
 import pytest
 
 from gcalign import cli
-from gcalign.verify import command
+from gcalign.lab.verify import command
 
 
 def test_help_lists_every_command_with_an_example(capsys):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gcalign.experiments import claims, records, registry, search, suite
-from gcalign.experiments.jobs import METHODS
-from gcalign.experiments.scales import SCALES
+from gcalign.lab.experiments import claims, records, registry, search, suite
+from gcalign.lab.experiments.jobs import METHODS
+from gcalign.lab.experiments.scales import SCALES
 
 DOCS = Path(__file__).parents[1] / "docs"
 SMALL = DOCS / "results" / "small"

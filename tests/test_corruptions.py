@@ -10,8 +10,8 @@ import torch
 from scipy import ndimage
 from torch.nn.functional import interpolate
 
-from gcalign.data import _filters as filters
-from gcalign.data.corruptions import corrupt, names
+from gcalign.lab.data import _filters as filters
+from gcalign.lab.data.corruptions import corrupt, names
 
 # the published severities of these do not rank by the mean difference: a blur's or a map's parameters trade one thing
 # for another, saturation goes down before it goes up, mud replaces water, and frost dims the image while it adds ice

@@ -11,9 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
-from gcalign.data.images import InMemory
-from gcalign.data.splits import drawn, stratified
-from gcalign.evaluation import (
+from gcalign.lab.data.images import InMemory
+from gcalign.lab.data.splits import drawn, stratified
+from gcalign.lab.evaluation import (
     PROTOCOLS,
     corruption_probe,
     domain_probe,
@@ -23,8 +23,8 @@ from gcalign.evaluation import (
     probe,
     unchanged,
 )
-from gcalign.evaluation.classifiers import logistic, neighbours, standardisation
-from gcalign.evaluation.features import pixels
+from gcalign.lab.evaluation.classifiers import logistic, neighbours, standardisation
+from gcalign.lab.evaluation.features import pixels
 
 FAST = {
     "linear": {"epochs": 5},

@@ -14,8 +14,8 @@ import torch
 from matplotlib.figure import Figure
 
 import gcalign
-from gcalign.experiments.figures import accuracy, geometry, paired, plans, style
-from gcalign.experiments.records import Record, read, write
+from gcalign.lab.experiments.figures import accuracy, geometry, paired, plans, style
+from gcalign.lab.experiments.records import Record, read, write
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
 SEEDS = (0, 1, 2)
@@ -309,8 +309,8 @@ def test_the_papers_prox_is_not_the_nearest_point(drawn):
 
 @pytest.mark.slow
 def test_operations_are_those_of_the_products_and_a_little_more():
-    from gcalign.experiments import costs
-    from gcalign.experiments.scales import scaled
+    from gcalign.lab.experiments import costs
+    from gcalign.lab.experiments.scales import scaled
 
     found = {(r.labels["method"], r.labels["part"]): r.value for r in costs.flops(scaled("tiny"))}
     assert {method for method, _ in found} == set(METHODS)
@@ -325,8 +325,8 @@ def test_operations_are_those_of_the_products_and_a_little_more():
 
 @pytest.mark.slow
 def test_times_are_paired_by_round(monkeypatch, tmp_path):
-    from gcalign.experiments import costs, paper
-    from gcalign.experiments.scales import scaled
+    from gcalign.lab.experiments import costs, paper
+    from gcalign.lab.experiments.scales import scaled
 
     monkeypatch.setattr(paper, "METHODS", ("ince", "byol"))
     monkeypatch.setattr(costs, "ITERATIONS", (1, 50))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from gcalign.models import Twin, encoder, momentum_at, predictor, projector
+from gcalign.lab.models import Twin, encoder, momentum_at, predictor, projector
 
 
 def parameters(module: nn.Module) -> int:

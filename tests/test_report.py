@@ -13,16 +13,16 @@ from torch.nn.functional import normalize
 import gcalign
 from browser import chromium
 from gcalign.cli import main
-from gcalign.experiments import records, report
-from gcalign.experiments.report import train_command
-from gcalign.experiments.shown import Entry, choose, names
-from gcalign.report import markdown
-from gcalign.report.pack import sprite
-from gcalign.report.page import Cell, Grid
-from gcalign.report.study import Embedded, Pairing, Point, Sample, Shown, Study, render
-from gcalign.training.config import Config, Data, configured
-from gcalign.training.runs import Run
-from gcalign.training.train import train
+from gcalign.lab.experiments import records, report
+from gcalign.lab.experiments.report import train_command
+from gcalign.lab.experiments.shown import Entry, choose, names
+from gcalign.lab.report import markdown
+from gcalign.lab.report.pack import sprite
+from gcalign.lab.report.page import Cell, Grid
+from gcalign.lab.report.study import Embedded, Pairing, Point, Sample, Shown, Study, render
+from gcalign.lab.training.config import Config, Data, configured
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.train import train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
 in_browser = pytest.mark.skipif(chromium.found() is None, reason="no chromium, chromium-browser or google-chrome here")

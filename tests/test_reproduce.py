@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from gcalign import files
 from gcalign.cli import main
-from gcalign.experiments import launch, measures, paper, records, registry, search, subject, suite, sweep
-from gcalign.experiments.jobs import ALPHA_BETA, EXTENDED, METHODS
-from gcalign.experiments.registry import Job
-from gcalign.experiments.scales import SCALES, joined, scaled
-from gcalign.training.config import Data
+from gcalign.lab import files
+from gcalign.lab.experiments import launch, measures, paper, records, registry, search, subject, suite, sweep
+from gcalign.lab.experiments.jobs import ALPHA_BETA, EXTENDED, METHODS
+from gcalign.lab.experiments.registry import Job
+from gcalign.lab.experiments.scales import SCALES, joined, scaled
+from gcalign.lab.training.config import Data
 
 TINY = SCALES["tiny"]
 QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", "model.out=8", "batch_size=32")
@@ -195,7 +195,7 @@ def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():
 
 def test_two_processes_do_not_train_one_run_at_once(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from gcalign.experiments.sweep import locked\n"
+        "import sys, time; from pathlib import Path; from gcalign.lab.experiments.sweep import locked\n"
         "with locked(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(60)"
     )
     words = [sys.executable, "-c", code, str(tmp_path)]

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from gcalign.data.scenes import STYLES, Scenes
-from gcalign.verify.runner import one_thread
+from gcalign.lab.data.scenes import STYLES, Scenes
+from gcalign.lab.verify.runner import one_thread
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ import pytest
 import torch
 from PIL import Image
 
-from gcalign.data import sources, stores
-from gcalign.data.decode import OnDemand, pixels_of
-from gcalign.data.imagenet100 import WNIDS
-from gcalign.data.images import InMemory
-from gcalign.data.sources import labels_of, load, names
+from gcalign.lab.data import sources, stores
+from gcalign.lab.data.decode import OnDemand, pixels_of
+from gcalign.lab.data.imagenet100 import WNIDS
+from gcalign.lab.data.images import InMemory
+from gcalign.lab.data.sources import labels_of, load, names
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is absent")
@@ -222,7 +222,7 @@ def test_cifar10c_is_read_by_severity(tmp_path):
 
 
 def test_cifar10c_is_made_where_it_is_not_on_disk(cifar, monkeypatch):
-    pytest.importorskip("gcalign.data.corruptions")
+    pytest.importorskip("gcalign.lab.data.corruptions")
     options = {"root": cifar, "corruption": "brightness", "severity": 5}
     made = load("cifar10c", "test", **options)
     clean = load("cifar10", "test", root=cifar)
@@ -241,7 +241,7 @@ def test_cifar10c_is_made_where_it_is_not_on_disk(cifar, monkeypatch):
 
 
 def test_scenes_are_made_on_the_spot():
-    pytest.importorskip("gcalign.data.scenes")
+    pytest.importorskip("gcalign.lab.data.scenes")
     images = load("scenes", "test", limit=12)
     assert images.name == "scenes"
     assert len(images) == 12
@@ -461,10 +461,10 @@ def test_without_files_and_network_the_error_says_what_to_download(tmp_path, off
 
 
 def test_fashion_mnist_and_cifar10c_tell_of_their_other_sources(tmp_path, offline, monkeypatch):
-    monkeypatch.setattr("gcalign.data.files.DEBIAN", tmp_path / "none")
+    monkeypatch.setattr("gcalign.lab.data.files.DEBIAN", tmp_path / "none")
     with pytest.raises(ValueError, match=r"as no root= was given.*apt install dataset-fashion-mnist"):
         load("fashion-mnist", "train")
-    pytest.importorskip("gcalign.data.corruptions")
+    pytest.importorskip("gcalign.lab.data.corruptions")
     with pytest.raises(ValueError, match=r"unpack CIFAR-10-C.tar .*<root>/fog.npy"):
         load("cifar10c", "test", root=tmp_path, corruption="fog", severity=1)
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 import gcalign
-from gcalign.experiments import paper, records, statistics, tables
-from gcalign.experiments.records import Record
-from gcalign.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments import paper, records, statistics, tables
+from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.sheets import Cell, Sheet
 
 
 def record(value, method="ince", seed=0, measure="linear-fast", setting="standard", data="cifar10", **more):

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 import gcalign
-from gcalign.data.images import InMemory
-from gcalign.training import loggers, runs
-from gcalign.training.config import configured
-from gcalign.training.module import Pretraining, lr_at
-from gcalign.training.stream import Stream
-from gcalign.training.train import Keeper, train
+from gcalign.lab.data.images import InMemory
+from gcalign.lab.training import loggers, runs
+from gcalign.lab.training.config import configured
+from gcalign.lab.training.module import Pretraining, lr_at
+from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.train import Keeper, train
 
 TINY = ["epochs=3", "batch_size=16", "log_every=2", "checkpoint_every=2", "model.hidden=32", "model.out=8",
         "model.width=0.25", "accelerator=cpu", "views=plain"]  # fmt: skip

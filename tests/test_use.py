@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from gcalign.cli import main
-from gcalign.report.page import Cell, Grid, Section, page
-from gcalign.training import use
-from gcalign.training.config import configured
-from gcalign.training.runs import Run
-from gcalign.training.train import train
+from gcalign.lab.report.page import Cell, Grid, Section, page
+from gcalign.lab.training import use
+from gcalign.lab.training.config import configured
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.train import train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
 

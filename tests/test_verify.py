@@ -9,11 +9,12 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from gcalign import methods, verify
+from gcalign import methods
 from gcalign.constraints import Columns
-from gcalign.verify.claims import Case, Claim, Draw
-from gcalign.verify.costs import Flops
-from gcalign.verify.theorems import _wasserstein
+from gcalign.lab import verify
+from gcalign.lab.verify.claims import Case, Claim, Draw
+from gcalign.lab.verify.costs import Flops
+from gcalign.lab.verify.theorems import _wasserstein
 
 EXPECTED = {
     "thm:cl_eq_ot": "holds",

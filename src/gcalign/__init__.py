@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcalign.lab.training.runs import load as load
     from gcalign.public import *  # noqa: F403  # the one list of public names is there
-    from gcalign.training.runs import load as load
 
 __version__ = "0.1.0"
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'gcalign' has no attribute {name!r}")
     if name == "load":  # needs the training stack, which nothing else here does
-        return import_module("gcalign.training.runs").load
+        return import_module("gcalign.lab.training.runs").load
     public = import_module("gcalign.public")
     if name != "__all__" and name not in public.__all__:
         raise AttributeError(f"module 'gcalign' has no attribute {name!r}")

@@ -61,7 +61,7 @@ def _verify(parser: Parser) -> Run:
     parser.add_argument("--json", metavar="PATH", help="write the verdicts there as JSON; - is standard output alone")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.verify.command import verify
+        from gcalign.lab.verify.command import verify
 
         verify(args.only, seed=args.seed, cases=args.cases, case=args.case, to_json=args.json)
 
@@ -83,7 +83,7 @@ def _claims(parser: Parser) -> Run:
     parser.add_argument("--theorems", action="store_true", help="run `gcalign verify`, too, and add its verdicts")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.experiments.claims import claims
+        from gcalign.lab.experiments.claims import claims
 
         claims(args.results, scale=args.scale, write=args.write, to_json=args.json, theorems=args.theorems)
 
@@ -101,7 +101,7 @@ def _demo(parser: Parser) -> Run:
     parser.add_argument("-o", "--output", metavar="PATH", help="the report (default: report.html beside the runs)")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.demo import demo
+        from gcalign.lab.demo import demo
 
         demo(args.runs, args.seed, args.output)
 
@@ -117,8 +117,8 @@ def _train(parser: Parser) -> Run:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="method=, data=, recipe=, epochs=, seed=, …")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.training.config import configured
-        from gcalign.training.train import train
+        from gcalign.lab.training.config import configured
+        from gcalign.lab.training.train import train
 
         train(configured(args.overrides))
 
@@ -136,7 +136,7 @@ def _probe(parser: Parser) -> Run:
     )
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.training.use import probe
+        from gcalign.lab.training.use import probe
 
         result = probe(args.overrides, progress=sys.stderr.isatty())
         spread = "" if result.std is None else f" ± {100 * result.std:.1f}"
@@ -158,7 +158,7 @@ def _embed(parser: Parser) -> Run:
     parser.add_argument("-o", "--output", required=True, metavar="PATH", help="a .parquet file")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.training.use import embed
+        from gcalign.lab.training.use import embed
 
         print(f"written: {embed(args.overrides, args.output, progress=sys.stderr.isatty())}")
 
@@ -174,7 +174,7 @@ def _list(parser: Parser) -> Run:
         from rich.console import Console
         from rich.table import Table
 
-        from gcalign.training.use import listing, summary
+        from gcalign.lab.training.use import listing, summary
 
         rows = summary(args.folder) if args.mean else listing(args.folder)
         if not rows:
@@ -194,7 +194,7 @@ def _list(parser: Parser) -> Run:
     example="gcalign bench losses --n 4096 --json losses.json",
 )
 def _bench(parser: Parser) -> Run:
-    from gcalign.bench.arguments import declare  # as light as this module
+    from gcalign.lab.bench.arguments import declare  # as light as this module
 
     return declare(parser)
 
@@ -205,7 +205,7 @@ def _bench(parser: Parser) -> Run:
     example="gcalign reproduce table1 scale=small data.root=../shared/data jobs=2",
 )
 def _reproduce(parser: Parser) -> Run:
-    from gcalign.experiments import suite  # as light as this module
+    from gcalign.lab.experiments import suite  # as light as this module
 
     known = "\n".join(f"  {name:18} {suite.named(name).does}" for name in suite.names())
     parser.epilog = f"names:\n{known}\n\n{parser.epilog}"
@@ -220,7 +220,7 @@ def _reproduce(parser: Parser) -> Run:
     )
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.experiments.command import reproduce
+        from gcalign.lab.experiments.command import reproduce
 
         reproduce(args.name, args.overrides)
 
@@ -242,7 +242,7 @@ def _report(parser: Parser) -> Run:
     parser.add_argument("--images", type=int, default=256, metavar="N", help="rows of the plans (default: %(default)s)")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.experiments.report import report
+        from gcalign.lab.experiments.report import report
 
         path = report(args.folder, args.output, results=args.results, shown=args.runs_shown, images=args.images)
         print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")

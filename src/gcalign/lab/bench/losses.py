@@ -1,0 +1,146 @@
+"""`gcalign bench losses`: forward plus backward of each loss against eager InfoNCE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcalign.alignment import Alignment
+from gcalign.constraints import Columns, Hard, Rows
+from gcalign.lab.bench import limits, peers, table
+from gcalign.lab.bench.batches import WORDS, eager_info_nce, pairs
+from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.timing import Progress, interleaved
+from gcalign.methods import method
+from gcalign.plan import Plan
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+EAGER, INCE, GCA_INCE, GCA_UOT = "eager InfoNCE", "INCE", "GCA-INCE", "GCA-UOT"
+GCA_RINCE = "GCA-RINCE, truncated at 10"
+TOL = 1e-5
+# method name and options of our own losses; ε is added
+OURS: dict[str, tuple[str, dict[str, Any]]] = {
+    INCE: ("ince", {}),
+    GCA_INCE: ("gca-ince", {"iterations": 1000, "tol": TOL}),
+    GCA_UOT: ("gca-uot", {"iterations": 1000, "tol": TOL}),
+    GCA_RINCE: ("gca-rince", {"iterations": 10, "tol": 0.0, "gradient": "truncated"}),
+}
+# n, D, ε, contestant, baseline, most
+TARGETS = (
+    *((4096, 128, eps, GCA_INCE, EAGER, most) for eps, most in ((0.5, 0.5), (0.1, 0.55), (0.05, 0.8))),
+    *((1024, 128, eps, GCA_INCE, EAGER, most) for eps, most in ((0.5, 1.1), (0.1, 1.3))),
+    *((4096, dim, eps, GCA_INCE, INCE, most) for dim, most in ((128, 1.15), (512, 1.05)) for eps in (0.5, 0.1)),
+    (4096, 128, 0.1, GCA_UOT, EAGER, 1.0),
+    (4096, 128, 0.5, GCA_RINCE, EAGER, 0.9),
+)
+COLUMNS: tuple[Column, ...] = (
+    ("n", "n", table.whole),
+    ("dim", "D", table.whole),
+    ("eps", "ε", table.number),
+    ("name", "loss", str),
+    ("seconds", "ms", table.milliseconds),
+    ("least", "least", table.milliseconds),
+    ("most", "most", table.milliseconds),
+    ("against_eager", "/ eager", table.ratio),
+    ("against_ince", "/ INCE", table.ratio),
+    ("of_limit", "of limit", table.ratio),
+    ("iterations", "iterations", table.whole),
+    ("converged", "converged", table.yes_no),
+    ("error", "error / ‖P − T‖", table.error),
+)
+
+
+def bench_losses(
+    *, n: Sequence[int], dim: Sequence[int], eps: Sequence[float], repeats: int, seed: int, progress: Progress
+) -> Result:
+    """Time every loss at every n, D and ε."""
+    rows: list[Row] = []
+    cells = list(product(n, dim, eps))
+    allowed = {(size, d): limits.limits(size, d, repeats) for size, d in product(n, dim)}
+    for cell in progress.over(cells, lambda c: f"n = {c[0]}, D = {c[1]}, ε = {c[2]:g}"):
+        rows += _cell(*cell, repeats, seed, allowed[cell[:2]], progress)
+    notes = [p.peer.missing for p in peers.LOSSES if not p.peer.installed]
+    notes += [
+        f"{p.name}: not run above n = {p.largest:,}, where its matrices no longer fit"
+        for p in peers.LOSSES
+        if p.peer.installed and any(size > p.largest for size in n)
+    ]
+    return Result(
+        "losses",
+        f"forward plus backward to the embeddings, {WORDS}, exact gradients, tol = {TOL:g} of ‖P − T‖₁; medians, "
+        "contestants taking turns",
+        {"n": list(n), "dim": list(dim), "eps": list(eps), "repeats": repeats, "seed": seed, "tol": TOL},
+        [
+            Sheet("losses", "losses against eager InfoNCE", COLUMNS, rows),
+            Sheet("limits", "what the machine allows", limits.COLUMNS, [r for x in allowed.values() for r in x.rows()]),
+        ],
+        _targets(rows),
+        notes,
+    )
+
+
+def _cell(
+    n: int, dim: int, eps: float, repeats: int, seed: int, allowed: limits.Limits, progress: Progress
+) -> list[Row]:
+    z1, z2 = pairs(n, dim, seed)
+    losses = contestants(n, eps)
+    times = interleaved({name: partial(backward, f, z1, z2) for name, f in losses.items()}, repeats, progress)
+    rows = []
+    for name, loss in losses.items():
+        row: Row = {"n": n, "dim": dim, "eps": eps, "name": name, **times[name].figures()}
+        row["against_eager"] = times[name].median / times[EAGER].median
+        row["against_ince"] = times[name].median / times[INCE].median
+        if isinstance(loss, Alignment):
+            row |= solved(loss, z1, z2)
+            row["of_limit"] = allowed.floor(row["iterations"]) / row["seconds"]
+        rows.append(row)
+    return rows
+
+
+def contestants(n: int, eps: float) -> dict[str, Loss]:
+    """The baseline, our losses, and what peers are installed and can run at this n."""
+    found: dict[str, Loss] = {EAGER: partial(eager_info_nce, eps=eps)}
+    found |= {name: method(called, eps=eps, **options) for name, (called, options) in OURS.items()}
+    return found | {p.name: p.make(eps) for p in peers.LOSSES if p.peer.installed and n <= p.largest}
+
+
+def backward(loss: Loss, z1: Tensor, z2: Tensor) -> None:
+    """Forward plus backward, gradients not accumulated."""
+    z1.grad = z2.grad = None
+    loss(z1, z2).backward()
+
+
+def solved(criterion: Alignment, z1: Tensor, z2: Tensor) -> Row:
+    """How the plan was reached and, where both marginals are hard, its ‖P1 − μ‖₁ + ‖Pᵀ1 − ν‖₁ over ‖P − T‖₁."""
+    plan = criterion.plan(z1, z2)
+    found: Row = {"iterations": plan.iterations, "converged": plan.converged}
+    hard = [c for c in criterion.constraints if isinstance(c, (Rows, Columns)) and isinstance(c.h, Hard)]
+    if len(hard) == 2:
+        missed = plan.row_error * plan.mu.sum() + plan.column_error * plan.nu.sum()
+        found["error"] = (missed / _distance(plan)).item()
+    return found
+
+
+def _distance(plan: Plan) -> Tensor:
+    """‖P − T‖₁ for the target of plain pairs, block by block."""
+    diagonal, start = [], 0
+    for log_p in plan.blocks():
+        diagonal.append(log_p.diagonal(start).exp())
+        start += len(log_p)
+    p = torch.cat(diagonal)
+    return (1 - p).abs().sum() + plan.mass - p.sum()
+
+
+def _targets(rows: Sequence[Row]) -> list[Target]:
+    by = {(row["n"], row["dim"], row["eps"], row["name"]): row for row in rows}
+    targets = []
+    for n, dim, eps, name, baseline, most in TARGETS:
+        row = by.get((n, dim, eps, name))
+        value = None if row is None else row["against_eager" if baseline == EAGER else "against_ince"]
+        targets.append(Target(f"{name} / {baseline}, n = {n}, D = {dim}, ε = {eps:g}", "≤", most, value))
+    return targets

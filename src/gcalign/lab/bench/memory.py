@@ -1,0 +1,116 @@
+"""`gcalign bench memory`: the peak memory a loss adds, dense in units of its matrix, streaming in megabytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gcalign.lab.bench import losses, table
+from gcalign.lab.bench.batches import WORDS
+from gcalign.lab.bench.probe import METHOD, probed
+from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.timing import Progress
+from gcalign.methods import options
+
+LARGE, BLOCK = 65_536, 256
+STREAMED = "INCE, streaming"
+# name, method and options of the streaming losses; the first is the baseline
+STREAMING: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (STREAMED, "ince", {"block": BLOCK}),
+    ("GCA-INCE, recomputed", "gca-ince", {"block": BLOCK, "iterations": 1000, "tol": losses.TOL}),
+    ("GCA-INCE, half cache", "gca-ince", {"block": BLOCK, "iterations": 1000, "tol": losses.TOL, "cache": "half"}),
+)
+DENSE_COLUMNS: tuple[Column, ...] = (
+    ("n", "n", table.whole),
+    ("eps", "ε", table.number),
+    ("name", "loss", str),
+    ("megabytes", "extra MB", table.whole),
+    ("matrices", "in n × n float32", table.ratio),
+)
+STREAMING_COLUMNS: tuple[Column, ...] = (
+    ("n", "n", table.whole),
+    ("eps", "ε", table.number),
+    ("name", "loss", str),
+    ("megabytes", "extra MB", table.whole),
+    ("seconds", "s", table.ratio),
+    ("against_ince", "/ streaming INCE", table.ratio),
+)
+
+
+def bench_memory(
+    *,
+    n: Sequence[int],
+    dim: int,
+    eps: float,
+    large: Sequence[int],
+    seed: int,
+    names: Sequence[str] | None = None,
+    progress: Progress,
+) -> Result:
+    """Measure each loss of `names` (all, where None) dense at every n, and streaming at every n of `large`."""
+    every = {losses.EAGER: (None, {}), **losses.OURS}
+    chosen = {name: every[name] for name in names or every}
+    common = {"eps": eps, "dim": dim, "seed": seed, "threads": torch.get_num_threads()}
+    dense: list[Row] = []
+    for size, name in progress.over([(s, k) for s in n for k in chosen], lambda c: f"n = {c[0]}, {c[1]}"):
+        called, chosen_options = chosen[name]
+        found = probed({"method": called, "options": chosen_options, "n": size, **common})
+        dense.append(_row(name, size, eps, found) | {"matrices": found["extra_bytes"] / (4 * size * size)})
+    streaming, notes = _streaming(large, common, progress)
+    sheets = [Sheet("dense", "dense: extra memory of forward plus backward", DENSE_COLUMNS, dense)]
+    if streaming:
+        title = f"streaming in blocks of {BLOCK} rows, one run each"
+        sheets.append(Sheet("streaming", title, STREAMING_COLUMNS, streaming))
+    return Result(
+        "memory",
+        f"{METHOD}; {WORDS}, D = {dim}, tol = {losses.TOL:g} of ‖P − T‖₁",
+        {"n": list(n), "large": list(large), "dim": dim, "eps": eps, "seed": seed, "tol": losses.TOL},
+        sheets,
+        _targets(dense, streaming),
+        notes,
+    )
+
+
+def _streaming(large: Sequence[int], common: Row, progress: Progress) -> tuple[list[Row], list[str]]:
+    known = options("gca-ince")
+    able = [entry for entry in STREAMING if all(option in known for option in entry[2])]
+    notes = [
+        f"{name}: not measured; this gcalign has no option {option}"
+        for name, _, chosen in STREAMING
+        for option in chosen
+        if option not in known
+    ]
+    if not large:
+        return [], [f"streaming at n = {LARGE:,} takes minutes; measure it with --large"]
+    rows: list[Row] = []
+    cells = [(size, *entry) for size in large for entry in able]
+    for size, name, called, chosen in progress.over(cells, lambda c: f"n = {c[0]}, {c[1]}"):
+        found = probed({"method": called, "options": chosen, "n": size, **common})
+        row = _row(name, size, common["eps"], found) | {"seconds": found["seconds"]}
+        base = row if name == STREAMED else next(r for r in rows if r["n"] == size and r["name"] == STREAMED)
+        rows.append(row | {"against_ince": row["seconds"] / base["seconds"]})
+    return rows, notes
+
+
+def _row(name: str, n: int, eps: float, found: Row) -> Row:
+    return {"n": n, "eps": eps, "name": name, "megabytes": found["extra_bytes"] / 1e6}
+
+
+def _targets(dense: Sequence[Row], streaming: Sequence[Row]) -> list[Target]:
+    targets = [
+        Target(f"{row['name']}, dense, n = {row['n']:,}, in n × n float32", "≤", 1.1, row["matrices"])
+        for row in dense
+        if row["name"] != losses.EAGER and row["n"] >= 4096  # below, the embeddings weigh more than the margin
+    ]
+    by = {row["name"]: row for row in streaming if row["n"] == LARGE}
+    for name, _, _ in STREAMING:
+        if name != STREAMED:
+            row = by.get(name, {})
+            most = 1.2 if "half" in name else 2.2
+            targets.append(Target(f"{name} / streaming INCE, n = {LARGE:,}, time", "≤", most, row.get("against_ince")))
+        if "half" not in name:  # what a cache keeps is asked for
+            value = by.get(name, {}).get("megabytes")
+            targets.append(Target(f"{name}, n = {LARGE:,}, extra MB", "≤", 300, value))
+    return targets

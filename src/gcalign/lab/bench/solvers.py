@@ -1,0 +1,186 @@
+"""`gcalign bench solvers`: plans from one cost matrix to one marginal error, against POT and geomloss; warm starts."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcalign.lab.bench import peers, table
+from gcalign.lab.bench.batches import WORDS, cost, pairs
+from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.timing import Progress, interleaved
+from gcalign.methods import method, options
+from gcalign.proximal import solve
+
+OURS, OURS_WRITTEN = "gcalign", "gcalign, P written out"
+POT, POT_LOG, GEOMLOSS = "POT sinkhorn", "POT sinkhorn_log", "geomloss SamplesLoss"
+MOST_ITERATIONS, MOST_GEOMLOSS = 1 << 14, 256
+MOVES = (0.01, 0.05, 0.2)  # how far a simulated training step moves each embedding, of its norm
+WARM_EPS, WARM_STEPS = 0.05, 6
+COLUMNS: tuple[Column, ...] = (
+    ("n", "n", table.whole),
+    ("eps", "ε", table.number),
+    ("name", "solver", str),
+    ("setting", "setting", str),
+    ("seconds", "ms", table.milliseconds),
+    ("repeats", "runs", table.whole),
+    ("slower", "/ gcalign", table.ratio),
+    ("error", "marginal error", table.error),
+)
+WARM_COLUMNS: tuple[Column, ...] = (
+    ("n", "n", table.whole),
+    ("eps", "ε", table.number),
+    ("move", "step moves by", lambda value: f"{value:.0%}"),
+    ("cold", "iterations, cold", table.ratio),
+    ("warm", "iterations, warm", table.ratio),
+    ("ratio", "warm / cold", table.ratio),
+)
+
+
+def bench_solvers(
+    *, n: Sequence[int], dim: int, eps: Sequence[float], tol: float, repeats: int, seed: int, progress: Progress
+) -> Result:
+    """Time every solver at every n and ε, then count the iterations that warm starts save."""
+    rows: list[Row] = []
+    cells = [(size, value) for size in n for value in eps]
+    for size, value in progress.over(cells, lambda c: f"n = {c[0]}, ε = {c[1]:g}"):
+        rows += _cell(size, dim, value, tol, repeats, seed, progress)
+    warm, note = warm_starts(min(n), dim, seed, tol, progress)
+    notes = [peer.missing for peer in (peers.POT, peers.GEOMLOSS) if not peer.installed]
+    notes += [note] if note else []
+    notes += [
+        f"{row['name']}, n = {row['n']}, ε = {row['eps']:g}: did not reach {tol:g}; its time is a lower bound"
+        for row in rows
+        if row["error"] > tol
+    ]
+    notes.append("POT's time includes writing out P, as gcalign's second row does; geomloss gives potentials alone")
+    return Result(
+        "solvers",
+        f"from the cost matrix (geomloss: from the normalised embeddings) to ‖P1 − μ‖₁ + ‖Pᵀ1 − ν‖₁ ≤ {tol:g} of the "
+        f"mass, measured on each plan in float64; {WORDS}, D = {dim}; each peer with the loosest setting found that "
+        "reaches it; medians, contestants taking turns",
+        {"n": list(n), "dim": dim, "eps": list(eps), "tol": tol, "repeats": repeats, "seed": seed},
+        [
+            Sheet("solvers", "solvers to one marginal error", COLUMNS, rows),
+            *([Sheet("warm start", "warm start, mean over steps after the first", WARM_COLUMNS, warm)] if warm else []),
+        ],
+        _targets(rows, warm),
+        notes,
+    )
+
+
+def _cell(n: int, dim: int, eps: float, tol: float, repeats: int, seed: int, progress: Progress) -> list[Row]:
+    matrix, x, y = cost(n, dim, seed)
+    jobs: dict[str, Callable[[], Any]] = {
+        OURS: lambda: solve(-matrix / eps, iterations=MOST_ITERATIONS, tol=tol),
+        OURS_WRITTEN: lambda: solve(-matrix / eps, iterations=MOST_ITERATIONS, tol=tol).matrix,
+    }
+    kept: deque[Tensor] = deque(maxlen=1)  # its error is measured on the last plan: one more run would take a minute
+    with torch.no_grad():
+        plan = jobs[OURS]()
+        ours = (f"{plan.iterations} iterations", marginal_error(plan.matrix, n))
+        seen: dict[str, tuple[str, float | None]] = {OURS: ours, OURS_WRITTEN: ours}
+        if peers.POT.installed:
+            stop, reached = pot_threshold(matrix, eps, tol)
+            most: dict[str, Any] = {"stop": stop, "iterations": MOST_ITERATIONS}
+            jobs[POT] = lambda: peers.pot(matrix, eps, method="sinkhorn", **most)
+            jobs[POT_LOG] = lambda: kept.append(peers.pot(matrix, eps, method="sinkhorn_log", **most))
+            seen |= {POT: (f"stopThr = {stop:.1e}", reached), POT_LOG: (f"stopThr = {stop:.1e}", None)}
+        if peers.GEOMLOSS.installed:
+            steps, reached = geomloss_iterations(x, y, eps, tol)
+            jobs[GEOMLOSS] = lambda: peers.geomloss(x, y, eps, iterations=steps)
+            seen[GEOMLOSS] = (f"{steps} iterations", reached)
+        times = interleaved(jobs, repeats, progress, warm=(OURS, POT, POT_LOG, GEOMLOSS))
+    if kept:
+        seen[POT_LOG] = (seen[POT_LOG][0], marginal_error(kept[-1], 1))
+    base = times[OURS].median
+    return [
+        {"n": n, "eps": eps, "name": name, "setting": setting, **times[name].figures()}
+        | {"slower": times[name].median / base, "error": reached}
+        for name, (setting, reached) in seen.items()
+    ]
+
+
+def marginal_error(plan: Tensor, mass: float) -> float:
+    """(‖P1 − μ‖₁ + ‖Pᵀ1 − ν‖₁) / mass for uniform μ and ν of that mass."""
+    p = plan.double()
+    missed = (p.sum(1) - mass / p.shape[0]).abs().sum() + (p.sum(0) - mass / p.shape[1]).abs().sum()
+    return missed.item() / mass
+
+
+def pot_threshold(matrix: Tensor, eps: float, tol: float) -> tuple[float, float]:
+    """The loosest `stopThr` found that reaches `tol`, with the error reached: POT's rule is in ‖·‖₂, ours in ‖·‖₁."""
+    stop = 4 * tol / len(matrix) ** 0.5
+    for _ in range(8):
+        found = marginal_error(peers.pot(matrix, eps, stop=stop, iterations=MOST_ITERATIONS, method="sinkhorn"), 1)
+        if found <= tol:
+            break
+        stop *= 0.9 * tol / found
+    return stop, found
+
+
+def geomloss_iterations(x: Tensor, y: Tensor, eps: float, tol: float, most: int = MOST_GEOMLOSS) -> tuple[int, float]:
+    """About the fewest iterations, up to `most`, that reach `tol`, with the error reached: it falls geometrically."""
+
+    def error(steps: int) -> float:
+        f, g = peers.geomloss(x, y, eps, iterations=steps)
+        return marginal_error(((f[:, None] + g - 1 + x @ y.T) / eps).exp() / len(x) ** 2, 1)
+
+    steps, more = 4, 4
+    found = error(steps)
+    while found > tol and steps < most:
+        before, taken = found, min(more, most - steps)
+        steps += taken
+        found = error(steps)
+        rate = max(math.log(before / found) / taken, 1e-6)
+        more = min(math.ceil(1.05 * max(math.log(found / tol), 0) / rate), 2 * steps)
+    return steps, found
+
+
+def warm_starts(
+    n: int, dim: int, seed: int, tol: float, progress: Progress, *, steps: int = WARM_STEPS
+) -> tuple[list[Row], str | None]:
+    """Iterations per solve over simulated training steps, each of which moves every embedding at random."""
+    if "warm_start" not in options("gca-ince"):
+        return [], "warm start: not measured; this gcalign has no option warm_start"
+    rows = []
+    for move in progress.over(MOVES, lambda m: f"warm start, steps of {m:.0%}"):
+        cold, warm = (_iterations(n, dim, seed, tol, move, steps, warm_start=w) for w in (False, True))
+        rows.append({"n": n, "eps": WARM_EPS, "move": move, "cold": cold, "warm": warm, "ratio": warm / cold})
+    return rows, None
+
+
+def _iterations(n: int, dim: int, seed: int, tol: float, move: float, steps: int, *, warm_start: bool) -> float:
+    criterion = method("gca-ince", eps=WARM_EPS, iterations=10_000, tol=tol, warm_start=warm_start)
+    z1, z2 = (z.detach() for z in pairs(n, dim, seed))
+    ids, generator = torch.arange(n), torch.Generator().manual_seed(seed + 1)
+    counted = []
+    for step in range(steps + 1):
+        plan = criterion.plan(z1, z2, ids=ids)
+        if step:
+            counted.append(plan.iterations)
+        criterion(z1, z2, ids=ids)  # what a training step leaves behind
+        z1, z2 = (z + move * z.norm(dim=1, keepdim=True) * _unit(z, generator) for z in (z1, z2))
+    return sum(counted) / len(counted)
+
+
+def _unit(z: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.nn.functional.normalize(torch.randn(z.shape, generator=generator), dim=1)
+
+
+def _targets(rows: Sequence[Row], warm: Sequence[Row]) -> list[Target]:
+    by = {(row["n"], row["eps"], row["name"]): row["slower"] for row in rows}
+    targets = []
+    for eps in (0.1, 0.05):
+        theirs = [by[4096, eps, name] for name in (POT, POT_LOG) if (4096, eps, name) in by]
+        fastest = min(theirs) if theirs else None
+        targets.append(Target(f"POT's fastest / gcalign, n = 4096, ε = {eps:g}", "≥", 8, fastest))
+        targets.append(Target(f"geomloss / gcalign, n = 4096, ε = {eps:g}", "≥", 10, by.get((4096, eps, GEOMLOSS))))
+    halved = next((row["ratio"] for row in warm if row["move"] == 0.05), None)
+    targets.append(Target(f"iterations warm / cold, ε = {WARM_EPS:g}, steps of 5 %", "≤", 0.5, halved))
+    return targets

@@ -1,0 +1,108 @@
+"""Images in tables on disk or on the hub."""
+
+from __future__ import annotations
+
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from gcalign.lab.data.catalogue import STORED, Found, Request, Source, places
+from gcalign.lab.data.tables import Arrow, Parquet, Table, records
+
+PATIENCE = 5.0  # seconds for the hub to answer at all
+
+
+def _tables(tables: Mapping[str, Table], source: Source, request: Request) -> Found:
+    return {word: partial(records, tables, word, source, request.columns) for word in tables}
+
+
+def parquet(source: Source, request: Request) -> Found:
+    """`<split>.parquet`, `<split>-*.parquet` or `<split>/*.parquet`; or, where a split can be made, any such file."""
+    if request.root is not None and request.root.is_file():
+        return _tables({"all": Parquet([request.root])}, source, request)
+    for place in places(source, request):
+        layouts = ("{}.parquet", "{}-*.parquet", "{}/*.parquet")
+        found = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
+        if source.share is not None and not any(found.values()):
+            found = {"all": sorted(place.glob("*.parquet"))}
+        if any(found.values()):
+            return _tables({word: Parquet(paths) for word, paths in found.items() if paths}, source, request)
+    return {}
+
+
+def saved(source: Source, request: Request) -> Found:
+    """A folder that `save_to_disk` of Hugging Face's `datasets` wrote."""
+    for place in places(source, request):
+        if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
+            import datasets
+
+            return _tables(_arrow(datasets.load_from_disk(str(place)), str(place)), source, request)
+    return {}
+
+
+def _arrow(loaded: Any, origin: str) -> dict[str, Table]:
+    splits = loaded if isinstance(loaded, dict) else {"all": loaded}
+    return {
+        str(word): Arrow(rows.data, rows.features.arrow_schema, f"{origin} {word}") for word, rows in splits.items()
+    }
+
+
+def hub(source: Source, request: Request) -> Found:
+    """The data set on the Hugging Face hub, or what an earlier download left in its cache."""
+    assert source.hub is not None
+    import datasets
+
+    answers = reachable()
+    try:
+        with _offline(not answers):
+            loaded = datasets.load_dataset(source.hub, source.config)
+    except Exception as error:  # a dozen kinds, from connection refused to no such repository
+        if answers:
+            raise ValueError(f"{source.hub} could not be loaded from the hub: {error}") from error
+        return {}
+    return _tables(_arrow(loaded, source.hub), source, request)
+
+
+def reachable() -> bool:
+    """Whether the hub answers within `PATIENCE`; `datasets` alone retries for half a minute before it gives up."""
+    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
+    answered = threading.Event()
+
+    def ask() -> None:
+        url = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
+        except urllib.error.HTTPError:
+            pass  # an answer, if not a welcome
+        except (OSError, ValueError):
+            return
+        answered.set()
+
+    # a thread of its own, as looking up a name can outlast any timeout
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    return answered.is_set()
+
+
+@contextmanager
+def _offline(wanted: bool) -> Iterator[None]:
+    """Hugging Face's libraries read `HF_HUB_OFFLINE` when imported, which is too late to set it."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    modules: list[Any] = [datasets.config, huggingface_hub.constants]
+    before = [(module, module.HF_HUB_OFFLINE) for module in modules]
+    try:
+        for module, offline in before:
+            module.HF_HUB_OFFLINE = wanted or offline
+        yield
+    finally:
+        for module, offline in before:
+            module.HF_HUB_OFFLINE = offline

@@ -1,0 +1,206 @@
+"""Views of a batch of images: the paper's augmentations C0 to C3, for the whole batch at once, on its device.
+
+Every parameter comes from a generator made of the seed, on the CPU: the same seed gives the same parameters on any
+device, and the global random state is neither read nor changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import grid_sample
+
+from gcalign.errors import one_of
+from gcalign.lab.data._colour import add_value, shift_hue
+
+Step = Callable[[Tensor, Generator], Tensor]  # images [B, C, H, W] in [0, 1] -> the same
+
+
+def normalise(batch: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:  # -> [B, C, H, W] float32
+    """Bytes to [0, 1], then (x − mean) / std per channel."""
+    return _standardise(_unit(batch), mean, std)
+
+
+@dataclass(frozen=True)
+class Views:
+    """`views(batch, seed)` is one view of each image: the steps in turn, each image with its own parameters."""
+
+    name: str
+    steps: tuple[Step, ...]
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, batch: Tensor, seed: int) -> Tensor:  # [B, C, H, W] uint8 -> float32, normalised
+        if tuple(batch.shape[1:]) != self.shape:
+            raise ValueError(
+                f"batch {tuple(batch.shape)} must be [B, {', '.join(map(str, self.shape))}]; "
+                "make the views with the shape of the data set"
+            )
+        generator = torch.Generator().manual_seed(seed)
+        images = _unit(batch)
+        for step in self.steps:
+            images = step(images, generator)
+        return _standardise(images, self.mean, self.std)
+
+    def __repr__(self) -> str:
+        return f"Views({self.name!r}, shape={self.shape})"
+
+
+def names() -> tuple[str, ...]:
+    """What `make_views` knows."""
+    return tuple(_POLICIES)
+
+
+def make_views(name: str, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> Views:
+    """The policy of this name, for images of this shape [C, H, W] and these statistics of the data set."""
+    one_of("views", name, _POLICIES)
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise ValueError(f"shape={tuple(shape)} must be [C, H, W] with C = 1 or 3; convert the images to RGB")
+    if not len(mean) == len(std) == shape[0]:
+        raise ValueError(f"mean={tuple(mean)} and std={tuple(std)} must have a value for each of {shape[0]} channels")
+    return Views(name, _POLICIES[name], (shape[0], shape[1], shape[2]), tuple(mean), tuple(std))
+
+
+def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
+    """A box of a fifth to all of the area, resized to the image; mirrored half the time; in one resampling."""
+    top, left, height, width = _boxes(images, generator, scale=(0.2, 1.0), ratio=(3 / 4, 4 / 3))
+    mirrored = torch.rand(len(images), generator=generator) < 0.5
+    return _resample(images, top, left, height, width, mirrored)
+
+
+def colour_jitter(images: Tensor, generator: Generator) -> Tensor:
+    """Brightness, contrast, saturation and hue, at strength s = 0.5, for four images in five, in a random order.
+
+    The order is drawn once per batch (as kornia does; Pillow pipelines draw it per image), the amounts per image.
+    """
+    s = 0.5
+    n, pixels = len(images), images.shape[2] * images.shape[3]
+    applied = (torch.rand(n, generator=generator) < 0.8).float()
+    # the images that stay as they are take the neutral amounts: cheaper than cutting the batch in two
+    amounts = applied * (2 * torch.rand(4, n, generator=generator) - 1)
+    amounts = amounts.mul_(torch.tensor([[0.8 * s], [0.8 * s], [0.8 * s], [0.2 * s]])).to(images.device)
+    order = torch.randperm(4, generator=generator).tolist()
+    # a CPU does this 3 times as fast in pieces that its cache holds
+    size = max(1, 2**17 // pixels) if images.device.type == "cpu" else max(1, n)
+    pieces = zip(images.split(size), amounts.split(size, dim=1), strict=True)
+    return torch.cat([_jitter(piece, amount, order) for piece, amount in pieces])
+
+
+def _jitter(images: Tensor, amounts: Tensor, order: Sequence[int]) -> Tensor:  # [B, C, H, W], [4, B] -> [B, C, H, W]
+    from kornia import enhance  # a quarter of a second that `--help` need not pay
+
+    for k in order:
+        if k == 0:
+            images = enhance.adjust_brightness_accumulative(images, 1 + amounts[0])
+        elif k == 1:
+            images = enhance.adjust_contrast_with_mean_subtraction(images, 1 + amounts[1])
+        elif k == 2:
+            images = enhance.adjust_saturation_with_gray_subtraction(images, 1 + amounts[2])
+        elif images.shape[1] == 3:
+            images = shift_hue(images, amounts[3])
+    return images
+
+
+def greyscale(images: Tensor, generator: Generator) -> Tensor:
+    """One image in five loses its colour."""
+    from kornia.color import rgb_to_grayscale
+
+    chosen = (torch.rand(len(images), generator=generator) < 0.2).to(images.device)
+    if images.shape[1] == 1:
+        return images
+    return torch.where(chosen.view(-1, 1, 1, 1), rgb_to_grayscale(images), images)
+
+
+def large_erase(images: Tensor, generator: Generator) -> Tensor:
+    """A box of 10 to 33 % of the area made black, in every image."""
+    top, left, height, width = _boxes(images, generator, scale=(0.10, 0.33), ratio=(0.3, 3.3))
+    y = torch.arange(images.shape[2]).view(1, -1, 1)
+    x = torch.arange(images.shape[3]).view(1, 1, -1)
+    top, left, height, width = (side.view(-1, 1, 1) for side in (top, left, height, width))
+    erased = (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
+    return images.masked_fill(erased.unsqueeze(1).to(images.device), 0.0)
+
+
+def strong_crop(images: Tensor, generator: Generator) -> Tensor:
+    """A box of 160/224 of each side, anywhere, resized to the image: level 3 of 224, 192, 160, 128, 96."""
+    n, full = len(images), images.shape[2:]
+    height, width = (max(1, round(side * 160 / 224)) for side in full)
+    top = torch.randint(full[0] - height + 1, (n,), generator=generator)
+    left = torch.randint(full[1] - width + 1, (n,), generator=generator)
+    sizes = torch.full((n,), height), torch.full((n,), width)
+    return _resample(images, top, left, *sizes, mirrored=torch.zeros(n, dtype=torch.bool))
+
+
+def brighten(images: Tensor, generator: Generator) -> Tensor:
+    """The value channel + 0.3: level 5 of the paper's levels .05 to .3."""
+    return add_value(images, 0.3)
+
+
+_STANDARD: tuple[Step, ...] = (resized_crop_and_flip, colour_jitter, greyscale)
+# app:corruptset says of C1 that it comes after C0 and leaves it open for C2 and C3. They come after C0 here, too:
+# alone, C3 would make both views the same image, and C2 (half the area) would be milder than the crop of C0.
+_POLICIES: dict[str, tuple[Step, ...]] = {
+    "plain": (),
+    "C0": _STANDARD,
+    "C1": (*_STANDARD, large_erase),
+    "C2": (*_STANDARD, strong_crop),
+    "C3": (*_STANDARD, brighten),
+}
+
+
+def _unit(batch: Tensor) -> Tensor:
+    if batch.dtype != torch.uint8 or batch.dim() != 4:
+        raise TypeError(f"batch {tuple(batch.shape)} {batch.dtype} must be [B, C, H, W] uint8; pass the raw images")
+    return batch.float() / 255
+
+
+def _standardise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    per_channel = images.new_tensor([mean, std]).view(2, 1, -1, 1, 1)
+    return (images - per_channel[0]) / per_channel[1]
+
+
+def _boxes(
+    images: Tensor, generator: Generator, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height and width [B] of a box of a random share of the area and a random, log-uniform shape.
+
+    Of ten tries the first that fits is taken, and else the last, cut to the image: drawn as torchvision draws them.
+    """
+    n, (full_height, full_width) = len(images), images.shape[2:]
+    draws = torch.rand(2, n, 10, generator=generator)
+    area = full_height * full_width * (scale[0] + (scale[1] - scale[0]) * draws[0])
+    log_low, log_high = math.log(ratio[0]), math.log(ratio[1])
+    shape = (log_low + (log_high - log_low) * draws[1]).exp()
+    heights, widths = (area / shape).sqrt().round(), (area * shape).sqrt().round()
+    fits = (heights <= full_height) & (widths <= full_width)
+    fits[:, -1] = True
+    first = fits.float().argmax(dim=1, keepdim=True)
+    height = heights.gather(1, first).squeeze(1).clamp(1, full_height).long()
+    width = widths.gather(1, first).squeeze(1).clamp(1, full_width).long()
+    place = torch.rand(2, n, generator=generator, dtype=torch.float64)  # float32 could round up to the excluded end
+    top, left = (place[0] * (full_height - height + 1)).long(), (place[1] * (full_width - width + 1)).long()
+    return top, left, height, width
+
+
+def _resample(images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, mirrored: Tensor) -> Tensor:
+    """Bilinear resize of each box to the full image, as if it had been cut out first."""
+    rows = _positions(top, height, images.shape[2])
+    columns = _positions(left, width, images.shape[3])
+    columns = torch.where(mirrored.view(-1, 1), columns.flip(1), columns)
+    shape = (len(images), images.shape[2], images.shape[3])
+    grid = torch.stack((columns.unsqueeze(1).expand(shape), rows.unsqueeze(2).expand(shape)), dim=-1)
+    grid = grid.to(images.device)
+    return grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _positions(start: Tensor, length: Tensor, full: int) -> Tensor:  # [B], [B] -> [B, full] in [−1, 1]
+    """Where each output pixel lies along one side, never outside the first and last pixel of the box."""
+    start, length = start.view(-1, 1).float(), length.view(-1, 1).float()
+    pixel = start + (torch.arange(full) + 0.5) * length / full - 0.5
+    pixel = torch.minimum(torch.maximum(pixel, start), start + length - 1)
+    return (2 * pixel + 1) / full - 1

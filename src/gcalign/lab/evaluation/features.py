@@ -1,0 +1,90 @@
+"""Images through a frozen encoder, and the proof that it stayed frozen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+
+from gcalign.errors import count
+from gcalign.lab.data.images import Images
+from gcalign.lab.models.state import evaluating
+
+
+def extract(
+    encoder: nn.Module,
+    images: Images,
+    *,
+    batch_size: int = 256,
+    device: str | torch.device = "cpu",
+    progress: bool = False,
+) -> Tensor:  # [N, D] float32 on the CPU
+    """Finite features of each image, un-augmented; the encoder moves to `device` and is otherwise unchanged."""
+    features = outputs(encoder, images, batch_size=batch_size, device=device, progress=progress)
+    if not features.isfinite().all():
+        bad = int((~features.isfinite().all(1)).sum())
+        raise ValueError(
+            f"{bad} of {len(features)} feature vectors of {images.name} ({images.split}) are not finite; "
+            "the encoder diverged: train it again with a smaller learning rate"
+        )
+    return features
+
+
+def outputs(
+    module: nn.Module,
+    images: Images,
+    *,
+    batch_size: int = 256,
+    device: str | torch.device = "cpu",
+    progress: bool = False,
+) -> Tensor:  # [N, D] float32 on the CPU
+    """What a module makes of each image in eval mode, finite or not."""
+    count("batch_size", batch_size, "256 is the default")
+    if len(images) == 0:
+        raise ValueError(f"{images.name} ({images.split}) has no images; there is nothing to embed")
+    module.to(device)
+    starts: Sequence[int] = range(0, len(images), batch_size)
+    parts = []
+    with unchanged(module), evaluating(module), torch.inference_mode():
+        for start in track(starts, description=f"features of {images.name} ({images.split})", disable=not progress):
+            indices = torch.arange(start, min(start + batch_size, len(images)))
+            parts.append(module(pixels(images, indices, device)).float().cpu())
+    return torch.cat(parts)  # outside inference mode: an ordinary tensor, fit for training a probe on
+
+
+def pixels(images: Images, indices: Tensor, device: str | torch.device = "cpu") -> Tensor:  # [B, C, H, W] float32
+    """These images, un-augmented, normalised per channel as in training."""
+    x = images.get(indices).to(device).float() / 255
+    mean = torch.tensor(images.mean, device=device).view(-1, 1, 1)
+    std = torch.tensor(images.std, device=device).view(-1, 1, 1)
+    return (x - mean) / std
+
+
+@contextmanager
+def unchanged(encoder: nn.Module) -> Iterator[None]:
+    """Raises if a parameter or buffer (BatchNorm's statistics among them) differs by a byte afterwards."""
+    before = fingerprint(encoder)
+    yield
+    after = fingerprint(encoder)
+    differing = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    if differing:
+        more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+        raise RuntimeError(
+            f"the evaluation changed the encoder: {differing[0]}{more}; an encoder under evaluation stays as it is: "
+            "give it eval mode, or evaluate a copy"
+        )
+
+
+def fingerprint(module: nn.Module) -> dict[str, str]:
+    """A hash of the bytes of each parameter and buffer."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name: _hash(tensor) for name, tensor in tensors}
+
+
+def _hash(tensor: Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()

@@ -1,0 +1,165 @@
+"""`gcalign claims`: judges the ledger by result files; a table for the terminal, Markdown for the docs, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from gcalign.errors import one_of
+from gcalign.lab import files
+from gcalign.lab.experiments import records
+from gcalign.lab.experiments.judges import Results, Verdict, Word
+from gcalign.lab.experiments.ledger import LEDGER, OWN, Claim
+from gcalign.lab.experiments.sheets import escaped
+
+if TYPE_CHECKING:
+    from gcalign.lab import verify
+
+SCALES = ("tiny", "small", "paper")
+_STYLE: Mapping[Word, str] = {"held": "green", "failed": "bold red", "not shown": "yellow", "not measured": "dim"}
+_MEANS: Mapping[Word, str] = {
+    "held": "what the paper says, and the 95 % interval excludes the opposite",
+    "failed": "the interval excludes what the paper says",
+    "not shown": "at this scale the interval includes zero, or there is one seed and so no interval: neither way",
+    "not measured": "no result file yet; the command beside it makes one",
+}
+_WIDTH = 160  # where the output is no terminal and has no width of its own
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its verdict."""
+
+    claim: Claim
+    scale: str
+    verdict: Verdict
+
+    @property
+    def basis(self) -> str:
+        """What the verdict rests on."""
+        if self.claim.section == OWN:
+            return "the paper's numbers"
+        if self.verdict.word == "not measured":
+            return "–"
+        n, of = self.verdict.n, self.verdict.of
+        return self.scale if n is None else f"{self.scale}, {n} {of.removesuffix('s') if n == 1 else of}"
+
+    def as_dict(self) -> dict[str, object]:
+        c, v = self.claim, self.verdict
+        named = {"section": c.section, "label": c.label, "where": c.where, "says": c.says, "paper": c.paper_value}
+        return {**named, "ours": v.ours, "basis": self.basis, "n": v.n, "verdict": v.word}
+
+
+def loaded(folder: Path, scale: str) -> Results:
+    """Every result file of a scale; a scale without any has nothing measured."""
+    one_of("scale", scale, SCALES)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder of results; `gcalign reproduce table1 scale={scale}` makes one")
+    paths = sorted((folder / scale).glob("*.jsonl"))
+    return Results(scale, {path.stem: records.read(path) for path in paths})
+
+
+def judged(results: Results) -> list[Judged]:
+    return [Judged(claim, results.scale, claim.verdict(results)) for claim in LEDGER]
+
+
+def claims(
+    folder: str, *, scale: str, write: str | None = None, to_json: str | None = None, theorems: bool = False
+) -> None:
+    """Judge every claim and print what came out; `theorems` runs the checks of `gcalign verify` as well."""
+    results = loaded(Path(folder), scale)
+    found = judged(results)
+    proofs = _verified() if theorems else []
+    if write is not None:
+        Path(write).parent.mkdir(parents=True, exist_ok=True)
+        files.write(Path(write), markdown(found, results, proofs))
+    if to_json is not None:
+        content = {"scale": scale, "claims": [j.as_dict() for j in found], "theorems": [asdict(v) for v in proofs]}
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        if to_json == "-":
+            sys.stdout.write(text)
+            return
+        files.write(Path(to_json), text)
+    _show(found, proofs)
+
+
+def _verified() -> list[verify.Verdict]:
+    from gcalign.lab import verify
+
+    return verify.run()
+
+
+def summary(found: Sequence[Judged]) -> str:
+    """The paper's claims by our runs; its sentences against its own tables are counted apart."""
+    ours, own = ([j for j in found if (j.claim.section == OWN) is apart] for apart in (False, True))
+    counts, apart = Counter(j.verdict.word for j in ours), Counter(j.verdict.word for j in own)
+    told = ", ".join(f"{counts[word]} {word}" for word in get_args(Word))
+    return f"{len(ours)} claims: {told}; of {len(own)} statements about its own tables {apart['held']} held"
+
+
+def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.Verdict] = ()) -> str:
+    """The ledger as a page; the same results give the same bytes."""
+    scale = results.scale
+    parts = [
+        "# Claims",
+        f"What the paper claims of its experiments, and what our result files of scale `{scale}` say. Written by "
+        f"`gcalign claims --scale {scale}{' --theorems' if proofs else ''} --write docs/claims.md`; do not edit.",
+        f"**{summary(found)}.**",
+        "\n".join(f"* **{word}**: {meaning}." for word, meaning in _MEANS.items()),
+        "Differences are paired by seed, in percentage points of accuracy unless said otherwise, with their 95 % "
+        "interval (Student t) in brackets. Each claim is judged alone: of twenty intervals about one excludes zero by "
+        f"chance. Result files: {', '.join(f'`{name}`' for name in results.records) or 'none yet'}.",
+    ]
+    for section in dict.fromkeys(j.claim.section for j in found):
+        rows = ["| claim | where | paper | found | basis | verdict |", "|---|---|---|---|---|---|"]
+        for j in (j for j in found if j.claim.section == section):
+            cells = (j.claim.says, f"`{j.claim.where}`", j.claim.paper_value, j.verdict.ours, j.basis)
+            rows.append(f"| {' | '.join(map(escaped, cells))} | **{j.verdict.word}** |")
+        parts += [f"## {section}", "\n".join(rows)]
+    parts.append("## Theorems")
+    if proofs:
+        rows = ["| claim | says | evidence | verdict |", "|---|---|---|---|"]
+        for v in proofs:
+            rows.append(f"| `{v.label}` | {' | '.join(map(escaped, (v.claim, v.evidence)))} | **{v.verdict}** |")
+        parts.append("\n".join(rows))
+    else:
+        parts.append(
+            "`gcalign verify` checks them on random batches; `gcalign claims --theorems` adds its verdicts here."
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _show(found: Sequence[Judged], proofs: Sequence[verify.Verdict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_lines=False, expand=True)
+    for name, ratio in (("claim", 4), ("paper", 3), ("found", 5)):
+        table.add_column(name, ratio=ratio)
+    table.add_column("basis", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    section = None
+    for j in found:
+        if j.claim.section != section:
+            section = j.claim.section
+            table.add_section()
+            table.add_row(Text(section, style="bold"))
+        c, v = j.claim, j.verdict
+        cells = (c.says, c.paper_value, v.ours.replace("`", ""), j.basis)
+        table.add_row(*map(Text, cells), Text(v.word, style=_STYLE[v.word]))
+    if proofs:
+        table.add_section()
+        table.add_row(Text("Theorems", style="bold"))
+        for p in proofs:
+            table.add_row(Text(p.claim), Text(p.label), Text(p.evidence), Text(f"{p.cases} cases"), Text(p.verdict))
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
+    console.print(table)
+    console.print(Text(f"{summary(found)}."))
+    if not proofs:
+        console.print(Text("Theorems: gcalign verify, or --theorems here."))

@@ -1,0 +1,204 @@
+"""What a loss costs: floating-point operations, counted, and seconds, measured with the methods taking turns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import lightning as L  # noqa: N812  # Lightning's own habit
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.flop_counter import FlopCounterMode
+
+from gcalign.lab.data.images import Images
+from gcalign.lab.data.views import make_views
+from gcalign.lab.experiments import paper
+from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.registry import Scale
+from gcalign.lab.experiments.scales import joined
+from gcalign.lab.training.config import Config, configured
+from gcalign.lab.training.module import Pretraining, criterion_of
+from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.train import images_of
+from gcalign.lab.verify.costs import flops as all_operations
+from gcalign.lab.verify.runner import one_thread
+from gcalign.methods import method
+
+BATCH, DIM, COUNTED = (
+    512,
+    128,
+    5,
+)  # pairs, width of the head (app:hpdetails) and iterations whose operations are counted
+ITERATIONS = (1, 2, 5, 10, 20, 50, 100)  # of fig:time_comp, panel B
+STEPS = 5  # that are timed in each turn
+
+
+def flops(scale: Scale) -> list[Record]:
+    """MFLOP of each loss, forward and backward, at the paper's batch whatever the scale."""
+    generator = torch.Generator().manual_seed(0)
+    z1 = torch.randn(BATCH, DIM, generator=generator)
+    z2 = z1 + 0.5 * torch.randn(BATCH, DIM, generator=generator)
+    fixed = {"iterations": COUNTED, "tol": 0.0}
+    about = {
+        "n": BATCH,
+        "dim": DIM,
+        "iterations": COUNTED,
+        "counted": "matrix products 2mnk by torch.utils.flop_counter, taught products with vectors and in place; of "
+        "the rest, reductions one per input element, other arithmetic one per output element, views and copies none",
+    }
+    records = []
+    for name in paper.METHODS:
+        total, products = all_operations(name, z1, z2, **fixed), _products(name, z1, z2, **fixed)
+        known = about | ({"paper": paper.MFLOPS[name]} if name in paper.MFLOPS else {})
+        for part, value in (("matmul", products), ("elementwise", total - products), ("total", total)):
+            records.append(Record("flops", scale.name, "mflops", value, {"method": name, "part": part}, about=known))
+    return records
+
+
+def _products(name: str, z1: Tensor, z2: Tensor, **options: Any) -> float:
+    """MFLOP of matrix products alone; torch's counter knows neither vectors nor products in place."""
+
+    def product(*shapes: Any, out_shape: Any = None, **options: Any) -> int:
+        a, b = [shape for shape in shapes if isinstance(shape, torch.Size)][-2:]
+        return 2 * a.numel() * (b[1] if len(b) == 2 else 1)
+
+    z1, z2 = (z.detach().requires_grad_() for z in (z1, z2))
+    aten = torch.ops.aten
+    taught = dict.fromkeys((aten.mv, aten.dot, aten.addmv, aten.addmv_, aten.addmm_), product)
+    with FlopCounterMode(display=False, custom_mapping=taught) as counter:
+        method(name, **options)(z1, z2).backward()
+    return counter.get_total_flops() / 1e6
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """What is timed, and the words of `gcalign train` it stands for."""
+
+    labels: dict[str, Any]
+    words: tuple[str, ...]
+    config: Config
+
+
+def times(scale: Scale) -> list[Record]:
+    """Seconds of a whole epoch and of a step's loss alone, for each method and for GCA-INCE with set iterations."""
+    contestants = [_contestant(scale, {"method": name}) for name in paper.METHODS]
+    contestants += [
+        _contestant(scale, {"method": "gca-ince", "iterations": n}, f"method.iterations={n}", "method.tol=0.0")
+        for n in ITERATIONS
+    ]
+    images = images_of(contestants[0].config.data, "train")
+    found: list[Record] = []
+    rounds = 2 * len(scale.seeds) - 1
+    with one_thread():
+        for turn in range(rounds):
+            first = turn % len(contestants)
+            for c in contestants[first:] + contestants[:first]:
+                found += _timed(scale, c, images, turn, rounds)
+    return found
+
+
+def _contestant(scale: Scale, labels: dict[str, Any], *more: str) -> Contestant:
+    words = joined((f"method={labels['method']}",), scale.train, scale.images, more)
+    config = configured(words)
+    return Contestant({**labels, "data": config.data.name}, words, config)
+
+
+def _timed(scale: Scale, c: Contestant, images: Images, turn: int, rounds: int) -> Iterator[Record]:
+    """Both measures of one contestant in one round; its number stands for the seed, since rounds are paired, too."""
+    n, steps = c.config.batch_size, len(images) // c.config.batch_size
+    seconds = {"seconds-per-epoch": steps * _step(c.config, images), "step-seconds-loss": _loss(c.config)}
+    about = {
+        "n": n,
+        "dim": c.config.model.out,
+        "steps": steps,
+        "threads": 1,
+        "device": _device(c.config),
+        "load": round(os.getloadavg()[0], 1),  # above 1, others were running: trust ratios, not seconds
+        "timed": f"Times: medians of {STEPS} steps of {n} pairs, {rounds} rounds, methods taking turns, one thread "
+        f"({_device(c.config)}).",
+    }
+    for measure, value in seconds.items():
+        yield Record("fig-time", scale.name, measure, value, c.labels, turn, about, words=c.words)
+
+
+def _device(config: Config) -> str:
+    return "cuda" if torch.cuda.is_available() and config.accelerator in ("auto", "gpu", "cuda") else "cpu"
+
+
+class _Clock(Callback):
+    """When each step of a training ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *args: Any) -> None:
+        _wait(module.device.type)
+        self.ends.append(time.perf_counter())
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _step(config: Config, images: Images) -> float:
+    """Median seconds of a real training step, from batch to batch: data, views, network, loss, optimiser."""
+    stream = Stream(
+        images,
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        seed=config.seed,
+        noise=config.pairs.noise,
+        views=config.pairs.views,
+    )
+    augment = make_views(config.view_name, images.shape, images.mean, images.std)
+    module, clock = Pretraining(config, images.shape, augment, stream.total), _Clock()
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Lightning says of loaders and batch sizes
+        trainer = L.Trainer(
+            max_epochs=1,
+            accelerator=config.accelerator,
+            devices=1,
+            precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
+            logger=False,
+            callbacks=[clock],
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+        )
+        # the first step, which warms up, only starts the clock
+        trainer.fit(module, DataLoader(stream, batch_size=None, sampler=[k % len(stream) for k in range(STEPS + 1)]))
+    return statistics.median(b - a for a, b in pairwise(clock.ends))
+
+
+def _loss(config: Config) -> float:
+    """Median seconds of the loss alone, forward and backward to the embeddings."""
+    device, generator = _device(config), torch.Generator().manual_seed(0)
+    z1 = torch.randn(config.batch_size, config.model.out, generator=generator)
+    z2 = z1 + 0.5 * torch.randn(z1.shape, generator=generator)
+    z1, z2 = (z.to(device).requires_grad_() for z in (z1, z2))
+    criterion = criterion_of(config).to(device)
+
+    def once() -> None:
+        z1.grad = z2.grad = None
+        criterion(z1, z2).backward()
+        _wait(device)
+
+    once()
+    return statistics.median(_seconds(once) for _ in range(STEPS))
+
+
+def _seconds(job: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    job()
+    return time.perf_counter() - start

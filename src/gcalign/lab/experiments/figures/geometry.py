@@ -1,0 +1,278 @@
+"""Where representations and plans lie: alignment and uniformity, and what a proximal operator does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcalign.lab.experiments.figures.style import (
+    DOUBLE,
+    INK,
+    SETTINGS,
+    THIN,
+    Cell,
+    about,
+    cells,
+    letter,
+    look,
+    needed,
+    ordered,
+    page,
+)
+from gcalign.lab.experiments.records import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch import Tensor
+
+Cells = dict[tuple[Any, ...], Cell]
+ON = {"clean": "clean images", "corrupted": "corrupted images"}
+STD = "± 1 standard deviation over seeds"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What both drawings of alignment and uniformity are made of."""
+
+    records: Sequence[Record]
+    above: Cells  # alignment, by on, setting and method
+    below: Cells  # uniformity
+    on: list[str]
+    settings: list[str]
+    methods: list[str]
+
+
+def fig_align_uniform(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Alignment above the line and uniformity below it, and both as a plane (app:representation)."""
+    labels = ("on", "setting", "method")
+    above, below = (cells(records, measure, *labels) for measure in ("alignment", "uniformity"))
+    keys = needed({*above, *below}, "fig-align-uniform", "alignment and uniformity by on, setting and method")
+    on, settings = ordered((k[0] for k in keys), ON), ordered((k[1] for k in keys), SETTINGS)
+    methods = ordered(k[2] for k in keys)
+    seen = _Seen(records, above, below, on, settings, methods)
+    return _bars(seen, folder) + _plane(seen, folder)
+
+
+def _bars(seen: _Seen, folder: Path) -> list[Path]:
+    with page(folder, "fig-align-uniform", DOUBLE, 0.8 + 2.2 * len(seen.on)) as made:
+        panels = made.figure.subplots(len(seen.on), 1, sharex=True, squeeze=False)[:, 0]
+        for row, (axes, where) in enumerate(zip(panels, seen.on, strict=True)):
+            for found in (seen.above, seen.below):
+                for place, method in enumerate(seen.methods):
+                    along = 0.88 * ((place + 0.5) / len(seen.methods) - 0.5)
+                    mine = {k + along: found.get((where, setting, method)) for k, setting in enumerate(seen.settings)}
+                    have = {x: cell for x, cell in mine.items() if cell is not None}
+                    spread = [cell.std for cell in have.values()]
+                    axes.bar(
+                        list(have),
+                        [cell.mean for cell in have.values()],
+                        0.75 / len(seen.methods),
+                        yerr=spread if any(spread) else None,
+                        label=look(method).name,
+                        linewidth=0.7,
+                        error_kw=THIN,
+                        **look(method).bar,
+                    )
+            _two_scales(axes)
+            axes.set_xlim(-0.5, len(seen.settings) - 0.5)
+            axes.set_xticks(range(len(seen.settings)), [SETTINGS.get(s, s) for s in seen.settings])
+            axes.tick_params(axis="x", length=0)
+            axes.grid(visible=False, axis="x")
+            letter(axes, row, ON.get(where, where))
+        made.legend(order=[look(method).name for method in seen.methods])
+        note = (
+            "Alignment (above the line): mean squared distance of two views. Uniformity (below, on its own scale): log "
+            "mean Gaussian potential of different images. Lower is better for both: short bars above, long bars below. "
+            "Bars are in the legend's order."
+        )
+        made.caption(about(seen.records, note, spread=STD))
+    return made.paths
+
+
+def _two_scales(axes: Axes) -> None:
+    """Equal halves for what is above zero and what is below it, each with its own ticks."""
+    import numpy as np
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = axes.get_ylim()
+    low, high = min(low, -1e-9), max(high, 1e-9)
+    stretch = -low / high
+
+    def forward(y: Any) -> Any:
+        return np.where(np.asarray(y) > 0, np.asarray(y) * stretch, y)
+
+    def inverse(y: Any) -> Any:
+        return np.where(np.asarray(y) > 0, np.asarray(y) / stretch, y)
+
+    axes.set_yscale("function", functions=(forward, inverse))
+    ticks = [*MaxNLocator(4).tick_values(low, 0)[:-1], *MaxNLocator(4).tick_values(0, high)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    axes.set_yticks(ticks, [f"{abs(tick) if tick == 0 else tick:g}".replace("-", "−") for tick in ticks])
+    axes.set_ylim(low, high)
+    axes.axhline(0, color=INK, linewidth=1.0)
+    axes.spines.bottom.set_visible(False)
+    for name, at in (("alignment", 0.75), ("uniformity", 0.25)):
+        axes.text(-0.055, at, name, transform=axes.transAxes, rotation=90, ha="right", va="center")
+
+
+def _plane(seen: _Seen, folder: Path) -> list[Path]:
+    with page(folder, "fig-align-uniform-plane", DOUBLE, 0.9 + 1.75 * len(seen.on)) as made:
+        grid = made.figure.subplots(len(seen.on), len(seen.settings), sharex="row", sharey="row", squeeze=False)
+        for row, where in enumerate(seen.on):
+            for column, setting in enumerate(seen.settings):
+                axes = grid[row][column]
+                for method in seen.methods:
+                    x, y = (found.get((where, setting, method)) for found in (seen.above, seen.below))
+                    if x is None or y is None:
+                        continue
+                    style = look(method).line | {"linestyle": "none"}
+                    error = {"xerr": x.std or None, "yerr": y.std or None, "elinewidth": 0.6}
+                    axes.errorbar(x.mean, y.mean, label=look(method).name, **error, **style)
+                letter(axes, row * len(seen.settings) + column, SETTINGS.get(setting, setting))
+            grid[row][0].set_ylabel(f"{ON.get(where, where)}\nuniformity (← better)")
+        for axes in grid[-1]:
+            axes.set_xlabel("alignment (← better)")
+        made.legend(order=[look(method).name for method in seen.methods])
+        made.caption(about(seen.records, "Lower is better for both.", spread=f"bars: {STD}"))
+    return made.paths
+
+
+# the toy of fig-prox: two images on a circle, angles of their first and second views in degrees
+FIRST, SECOND, EPS = (0.0, 101.0), (-63.0, 47.0), 0.2
+SIDE, V1, V2 = 1.2, (0.76, 0.76, 1.16), (1.5, 1.5, 6.0)  # fig:proximal's domain and points
+PAPER_PROX = (0.85, 0.85, 1.45)  # what fig:proximal says V2 goes to
+RELAXED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+
+
+def fig_prox(records: Sequence[Record], folder: Path) -> list[Path]:
+    """The proximal operator in space and on a line (fig:proximal), and on plans: projections of a 2 × 2 kernel."""
+    with page(folder, "fig-prox", DOUBLE, 5.6) as made:
+        surface = made.figure.add_subplot(2, 2, 1, projection="3d")
+        _surface(surface)
+        letter(surface, 0, "nearest point of a surface")
+        line, plane, fall = (made.figure.add_subplot(2, 2, k) for k in (2, 3, 4))
+        _on_a_line(line)
+        letter(line, 1, "on a line")
+        steps = _projections(12)
+        _share_plane(plane, steps)
+        letter(plane, 2, "on plans: alternating Bregman projections")
+        _fall(fall, steps)
+        letter(fall, 3, "each projection lowers the loss")
+        made.caption(
+            f"A: h(x, y) = x² + y² on |x|, |y| ≤ {SIDE}; the paper puts prox(v₂) at {PAPER_PROX}, which is on the "
+            "surface but not nearest. B: prox of h(x) = x² at v = 2. C, D: a 2 × 2 kernel "
+            f"K = exp(−C/ε), ε = {EPS:g}, of two images on a circle; every point is computed by gcalign.solve. "
+            "InfoNCE stops after the first row projection, GCA-INCE goes on to the limit, and a relaxation λ (UOT) "
+            "lies on the curve between K and that limit."
+        )
+    return made.paths
+
+
+def _surface(axes: Any) -> None:
+    import numpy as np
+
+    grid = np.linspace(-SIDE, SIDE, 61)
+    x, y = np.meshgrid(grid, grid)
+    z = x**2 + y**2
+    axes.plot_surface(x, y, z, cmap="Blues", alpha=0.55, linewidth=0, rcount=40, ccount=40)
+    for name, v in (("$v_1$", V1), ("$v_2$", V2)):
+        nearest = np.argmin((x - v[0]) ** 2 + (y - v[1]) ** 2 + (z - v[2]) ** 2)
+        p = (x.flat[nearest], y.flat[nearest], z.flat[nearest])
+        axes.plot(*zip(v, p, strict=True), color="#D55E00", linestyle="--", linewidth=0.9)
+        axes.plot(*([c] for c in p), "o", color="#D55E00", markersize=4)
+        axes.plot(*([c] for c in v), "D", color="black", markersize=4)
+        axes.text(*v, f"{name}  ", ha="right", va="top")
+        axes.text(*p, f"   prox({name})", va="center", color="#D55E00")
+    axes.plot(*([c] for c in PAPER_PROX), "x", color="black", markersize=4)
+    axes.text(PAPER_PROX[0] - 0.1, PAPER_PROX[1], PAPER_PROX[2] + 0.6, "paper: prox($v_2$)", ha="right", size=6)
+    axes.set(xlabel="x", ylabel="y", zlabel="h", xticks=(-1, 0, 1), yticks=(-1, 0, 1), zticks=(0, 2, 4, 6))
+    axes.view_init(16, -62)
+    axes.set_box_aspect((1, 1, 0.9), zoom=1.05)
+
+
+def _on_a_line(axes: Axes) -> None:
+    import numpy as np
+
+    v, x = 2.0, np.linspace(-1, 3, 201)
+    prox = v / 3  # where 2x + (x − v) = 0
+    axes.plot(x, x**2, "--", color="#0072B2", label="$h(x) = x^2$")
+    axes.plot(x, (x - v) ** 2 / 2, "-.", color="#E69F00", label=r"$\frac{1}{2}(x - v)^2$")
+    axes.plot(x, x**2 + (x - v) ** 2 / 2, "-", color="#009E73", label="their sum")
+    axes.plot(v, 0, "D", color="black", label="$v = 2$")
+    axes.plot(prox, prox**2 + (prox - v) ** 2 / 2, "o", color="#D55E00", label=rf"prox$_h(v)$ = {prox:.2f}")
+    axes.vlines(prox, 0, prox**2 + (prox - v) ** 2 / 2, color="#D55E00", linestyle=":", linewidth=0.8)
+    axes.set(xlabel="x", ylabel="value", ylim=(-0.25, 5.5))
+    axes.legend(loc="upper center")
+
+
+def _kernel() -> Tensor:
+    """log K of the toy."""
+    import torch
+
+    first, second = (torch.deg2rad(torch.tensor(angles, dtype=torch.float64)) for angles in (FIRST, SECOND))
+    return (torch.cos(first[:, None] - second) - 1) / EPS
+
+
+def _projections(n: int) -> list[Tensor]:
+    """K, then the plan after each of n projections, on rows and columns in turn."""
+    from gcalign.constraints import Columns, Rows
+    from gcalign.proximal import solve
+
+    log_p = _kernel()
+    steps = [log_p]
+    for k in range(n):
+        log_p = solve(log_p, (Rows(),) if k % 2 == 0 else (Columns(),), iterations=1, tol=0.0).log
+        steps.append(log_p)
+    return [step.exp() for step in steps]
+
+
+def _shares(plan: Tensor) -> tuple[float, float]:
+    """What share of the mass lies in row 1, and in column 1."""
+    return float(plan[0].sum() / plan.sum()), float(plan[:, 0].sum() / plan.sum())
+
+
+def _share_plane(axes: Axes, steps: Sequence[Tensor]) -> None:
+    from gcalign.constraints import Columns, Rows
+    from gcalign.geometry import Entropic
+    from gcalign.proximal import solve
+
+    plans = [solve(_kernel(), (Rows(lam), Columns(lam)), Entropic(EPS), iterations=5000, tol=1e-9) for lam in RELAXED]
+    uot = [_shares(plan.matrix) for plan in plans]
+    x, y = zip(*map(_shares, steps), strict=True)
+    axes.axvline(0.5, color="#0072B2", linewidth=1.4)
+    axes.axhline(0.5, color="#009E73", linewidth=1.4)
+    axes.plot(
+        *zip((x[0], y[0]), *uot, (0.5, 0.5), strict=True), color="black", linestyle=":", label="UOT, λ from 0 to ∞"
+    )
+    axes.plot(*uot[RELAXED.index(0.2)], "D", color="black", label="UOT, λ = 0.2")
+    axes.plot(x, y, color="#D55E00", linewidth=0.8, marker=".", markersize=3, label="projections")
+    for k, (name, shift, align) in enumerate((("K", (6, 2), "left"), ("InfoNCE", (-6, -3), "right"))):
+        style: dict[str, Any] = {"color": "#0072B2", "markerfacecolor": "white"} if k else {"color": "#D55E00"}
+        axes.plot(x[k], y[k], "o", **style)
+        axes.annotate(name, (x[k], y[k]), shift, textcoords="offset points", ha=align)
+    axes.plot(0.5, 0.5, "o", color="#0072B2")
+    axes.annotate("GCA-INCE", (0.5, 0.5), (-6, 4), textcoords="offset points", ha="right")
+    axes.annotate("$C_1$: rows equal", (0.5, 0.75), (-4, 0), textcoords="offset points", ha="right", color="#0072B2")
+    axes.annotate("$C_2$: columns equal", (0.94, 0.5), (0, -9), textcoords="offset points", ha="right", color="#009E73")
+    axes.set(xlabel="share of the mass in row 1", ylabel="share in column 1", xlim=(0.25, 0.95), ylim=(0, 0.85))
+    axes.legend(loc="upper right")
+
+
+def _fall(axes: Axes, steps: Sequence[Tensor]) -> None:
+    """KL(I ‖ P), mass terms included, in the mean over rows."""
+    from gcalign.proximal import solve
+
+    shown = [*steps, solve(_kernel(), tol=1e-9).matrix]
+    *loss, limit = (float(plan.sum() - len(plan) - plan.diagonal().log().sum()) / len(plan) for plan in shown)
+    kinds = (("rows", "#0072B2", "o"), ("columns", "#009E73", "s"))
+    axes.plot(range(len(loss)), loss, color="#D55E00", linewidth=0.8)
+    axes.plot(0, loss[0], "D", color="#D55E00", label="K")
+    for start, (name, colour, marker) in enumerate(kinds, 1):
+        axes.plot(range(start, len(loss), 2), loss[start::2], marker, color=colour, label=f"{name} projected")
+    axes.axhline(limit, color="#0072B2", linewidth=0.8, linestyle="--")
+    axes.annotate("InfoNCE", (1, loss[1]), (6, 3), textcoords="offset points")
+    axes.annotate("GCA-INCE: the limit", (len(loss) - 1, limit), (0, 8), textcoords="offset points", ha="right")
+    axes.set(xlabel="projections done", ylabel="KL(T ‖ P), T = I")
+    axes.legend(loc="upper right")

@@ -1,0 +1,116 @@
+"""Jobs on a cluster: a Hydra app whose multirun is over the jobs of an experiment, so any Hydra launcher does them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import MISSING
+
+from gcalign.errors import one_of
+from gcalign.lab import files
+from gcalign.lab.experiments.registry import Job, Scale
+from gcalign.lab.experiments.scales import SCALES
+from gcalign.lab.experiments.sweep import Failure, do, finished
+
+LAUNCHERS: Mapping[str, str | None] = {  # and the plugin each comes with
+    "basic": None,
+    "joblib": "hydra-joblib-launcher",
+    "ray": "hydra-ray-launcher",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+}
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Task:
+    """One job of those in a file."""
+
+    file: str = MISSING
+    index: int = 0
+
+
+def check(launcher: str) -> None:
+    """That a launcher is known and its plugin installed, before anything runs."""
+    plugin = LAUNCHERS[one_of("launcher", launcher, LAUNCHERS)]
+    try:
+        if plugin:
+            distribution(plugin)
+    except PackageNotFoundError:
+        raise ValueError(
+            f"launcher={launcher} needs a plugin that is not installed; install it with: pip install {plugin} "
+            "(or all of them: pip install 'gcalign[launch]')"
+        ) from None
+
+
+def launch(
+    jobs: Sequence[Job], scale: Scale, runs: str, *, launcher: str, options: Sequence[str] = (), title: str = ""
+) -> list[Failure]:
+    """Does every job that is not finished and waits for them; `options` are Hydra's: hydra.launcher.partition=…"""
+    waiting = [job for job in jobs if not finished(job, scale, runs)]
+    if not waiting:
+        return []
+    folder = Path(runs) / "launch" / title
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "jobs.json"
+    content = {"scale": scale.name, "runs": runs, "jobs": [dataclasses.asdict(job) for job in waiting]}
+    files.write(file, json.dumps(content, indent=1))
+    ConfigStore.instance().store(name="reproduce-task", node=Task)
+    words = [
+        "--multirun",
+        f"hydra/launcher={launcher}",
+        f"hydra.sweep.dir={folder}",
+        "hydra.sweep.subdir=${index}",
+        f"file={file}",
+        f"index={','.join(map(str, range(len(waiting))))}",
+        *options,
+    ]
+    with _lent(["gcalign", *words]):
+        hydra.main(version_base=None, config_path=None, config_name="reproduce-task")(task)()
+    return [
+        Failure(job, f"not finished; {folder / str(k)} says why", "")
+        for k, job in enumerate(waiting)
+        if not finished(job, scale, runs)
+    ]
+
+
+def task(config: Any) -> None:
+    """Train and measure the job of this index; what goes wrong is logged, so that it stops no other."""
+    content = json.loads(Path(config.file).read_text())
+    job = content["jobs"][config.index]
+    mine = Job(job["labels"], tuple(job["words"]), tuple(job["measures"]), job["seed"])
+    outer = GlobalHydra.instance().hydra  # a run's config is composed by Hydra, too
+    try:
+        if not do(mine, SCALES[content["scale"]], content["runs"]):
+            _log.warning("another process is at this run")
+    except Exception:
+        _log.error(traceback.format_exc())
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+@contextmanager
+def _lent(words: list[str]) -> Iterator[None]:
+    """The command line, which is where Hydra reads, and the log, which it sets up for the whole process."""
+    root = logging.getLogger()
+    argv, handlers, level = sys.argv, list(root.handlers), root.level
+    sys.argv = words
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        root.handlers[:] = handlers
+        root.setLevel(level)

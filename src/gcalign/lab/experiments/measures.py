@@ -1,0 +1,234 @@
+"""What is measured of a finished run, by name; each measurement is kept beside the run and never made twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcalign.errors import one_of
+from gcalign.lab import files
+from gcalign.lab.data import corruptions
+from gcalign.lab.data.images import Images
+from gcalign.lab.data.sources import labels_of
+from gcalign.lab.data.splits import stratified, subset
+from gcalign.lab.evaluation import Result, domain_probe, evaluate, extract, leave_one_domain_out
+from gcalign.lab.evaluation.protocols import linear_fast
+from gcalign.lab.experiments.registry import Scale
+from gcalign.lab.experiments.subject import Subject, cells, corrupted
+from gcalign.lab.training import use
+from gcalign.lab.training.module import criterion_of
+from gcalign.lab.training.runs import Run
+from gcalign.metrics import alignment, compactness, uniformity
+
+PAIRED = 2000  # images of which alignment and uniformity are measured
+PER_CLASS = 10  # images of each class in a plan
+FORWARD = 5  # iterations of the plans that are drawn, as in fig:diagnolline and fig:epsilon_study
+EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0)
+SHARE = 0.1  # of the corrupted images a linear layer is fitted on: app:corruptset
+SPLITS = 5  # of them, to choose the penalty by: one is a draw of luck with a thousand labels, worth three points
+# app:hpdetails
+LINEAR: Mapping[str, dict[str, Any]] = {
+    name: {"optimizer": "adam", "lr": 3e-4, "epochs": 100, "decay": 1.0} for name in ("svhn", "imagenet100")
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number, or a matrix in `about`; `labels` go over those of the job."""
+
+    measure: str
+    value: float | None
+    labels: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def _about(result: Result) -> dict[str, Any]:
+    return {
+        "protocol": result.protocol,
+        "tested on": result.split,
+        "n_train": result.n_train,
+        "n_test": result.n_test,
+        "hyperparameters": result.hyperparameters,
+        "validation": result.validation,
+        **({"parts": result.parts, "std": result.std} if len(result.parts) > 1 else {}),
+    }
+
+
+def _protocol(name: str) -> Callable[[Subject], list[Finding]]:
+    def measure(of: Subject) -> list[Finding]:
+        train, test = of.images("train"), of.images("test")
+        options = LINEAR.get(of.config.data.name, {}) if name == "linear" else {}
+        known, asked = of.features("train"), of.features("test")
+        result = evaluate(name, known, train.labels, asked, test.labels, names=train.classes, **options)
+        # as `gcalign probe` leaves it, for `gcalign list`
+        line = {"kind": "probe", "data": of.config.data.name, "config": of.config.hash, **result.as_dict()}
+        files.append_json_lines(of.run.results_file, [line])
+        return [Finding(name, result.accuracy, about=_about(result))]
+
+    return measure
+
+
+def _validation(of: Subject) -> list[Finding]:
+    """Held out of the training images, whose labels the run never saw; the test split is not loaded."""
+    images = of.images("train")
+    _, labels = labels_of(images, "the search").unique(return_inverse=True)
+    fitted = linear_fast(of.features("train"), labels, classes=int(labels.max()) + 1, seed=0)
+    about = {"protocol": "linear-fast", "split": "a tenth of the training images", "n_train": len(images)}
+    return [Finding("validation", fitted.validation, about={**about, "hyperparameters": fitted.hyperparameters})]
+
+
+def _cifar10c(of: Subject) -> list[Finding]:
+    if of.scale.corrupted is None:  # the published files, or all of it made here; a linear layer for each
+        data = use.data_of(of.run, {})
+        result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, data, of.device, False), seed=0)
+        return [Finding("cifar10c", result.accuracy, about=_about(result))]
+    pool = corrupted(of, of.scale.corrupted)
+    x = extract(of.encoder, pool.images, device=of.device)
+    _, y = labels_of(pool.images, "cifar10c").unique(return_inverse=True)
+    rest, known = stratified(y, SHARE, seed=0)
+    fitted = linear_fast(x[known], y[known], classes=int(y.max()) + 1, seed=0, splits=SPLITS)
+    hit = (fitted.predictors["test"](x[rest]) == y[rest]).double()
+    cell = pool.cell[rest]
+    each = {key: hit[cell == k].mean().item() for k, key in enumerate(cells())}
+    parts = {name: statistics.fmean(each[name, s] for s in range(1, 6)) for name in corruptions.names()}
+    about = {
+        "protocol": f"linear-fast on {SHARE:.0%} of the corrupted images, all corruptions together",
+        "tested on": "corruptions of the other test images",
+        "images": of.scale.corrupted,
+        "n_train": len(known),
+        "n_test": len(rest),
+        "parts": parts,
+        "severities": {str(s): statistics.fmean(v for (_, t), v in each.items() if t == s) for s in range(1, 6)},
+        "hyperparameters": fitted.hyperparameters,
+    }
+    return [Finding("cifar10c", statistics.fmean(each.values()), about=about)]
+
+
+def _align_uniform(of: Subject) -> list[Finding]:
+    test = of.images("test")
+    n = min(PAIRED, len(test))
+    pools = {"clean": test, "corrupted": corrupted(of, n // len(cells())).images}
+    found = []
+    for on, images in pools.items():
+        z1, z2 = of.pairs(images, torch.arange(min(PAIRED, len(images))))
+        about = {
+            "of": "the projector's output for two views in the run's own setting",
+            "images": len(z1),
+            "split": "test",
+        }
+        found.append(Finding("alignment", alignment(z1, z2).item(), {"on": on}, about))
+        found.append(Finding("uniformity", uniformity(z1).item(), {"on": on}, about))
+    return found
+
+
+def _compactness(of: Subject) -> list[Finding]:
+    images = of.images("test")
+    value = compactness(of.features("test"), labels_of(images, "compactness")).item()
+    return [Finding("compactness", value, about={"of": "the encoder's output", "split": "test", "images": len(images)})]
+
+
+def _by_class(test: Images) -> Tensor:
+    """As many images of each class, class by class."""
+    labels = labels_of(test, "a plan")
+    index = subset(labels, PER_CLASS * len(labels.unique()), seed=0)
+    return index[labels[index].argsort(stable=True)]
+
+
+def _planned(of: Subject, **options: Any) -> Finding:
+    """The plan of the run's method, or another's with the run's weights, after the paper's five iterations."""
+    test = of.images("test")
+    index = _by_class(test)
+    z1, z2 = of.pairs(test, index)
+    method = {**(options or of.config.method), "iterations": FORWARD}
+    criterion = criterion_of(dataclasses.replace(of.config, method=method))
+    plan = criterion.plan(z1, z2)
+    log = plan.log
+    share = (log.diagonal() - log.logsumexp(1)).exp().mean().item()
+    about = {
+        "log_plan": [[round(value, 3) for value in row] for row in log.tolist()],
+        "classes": [test.classes[label] for label in labels_of(test, "a plan")[index].tolist()],
+        "eps": float(plan.eps),
+        "iterations": plan.iterations,
+        "objective": repr(criterion),
+        "split": "test",
+        "diagonal": share,
+        "entropy": plan.entropy.item(),
+    }
+    return Finding("plan", None, about=about)
+
+
+def _plan(of: Subject) -> list[Finding]:
+    return [_planned(of)]
+
+
+def _plans_epsilon(of: Subject) -> list[Finding]:
+    found = []
+    for method in ("ince", "gca-uot"):
+        for eps in EPSILONS:
+            plan = _planned(of, name=method, eps=eps)
+            labels = {"method": method, "eps": eps}
+            found.append(dataclasses.replace(plan, labels=labels))
+            found += [Finding(name, plan.about[name], labels) for name in ("diagonal", "entropy")]
+    return found
+
+
+def _domain(of: Subject) -> list[Finding]:
+    """Tested on images whose domain no target plan has shown the encoder."""
+    whole = of.everything
+    about: dict[str, Any] = {"unseen": whole.unseen, "names": whole.domain_names}
+    result = domain_probe(whole.features, whole.domains, **about, **of.scale.readout)
+    return [Finding("domain", result.accuracy, about=_about(result))]
+
+
+def _across(of: Subject) -> list[Finding]:
+    whole = of.everything
+    about: dict[str, Any] = {"names": whole.classes, "domain_names": whole.domain_names}
+    result = leave_one_domain_out(whole.features, whole.labels, whole.domains, **about, **of.scale.readout)
+    return [Finding("across-domains", result.accuracy, about=_about(result))]
+
+
+MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {
+    **{name: _protocol(name) for name in ("linear", "linear-fast", "knn")},
+    "validation": _validation,
+    "cifar10c": _cifar10c,
+    "align-uniform": _align_uniform,
+    "compactness": _compactness,
+    "plan": _plan,
+    "plans-epsilon": _plans_epsilon,
+    "domain": _domain,
+    "across-domains": _across,
+}
+
+
+def key(name: str, scale: Scale) -> str:
+    """Under which a measurement is kept: its name and what of the scale it depends on."""
+    reads = {"cifar10c": scale.corrupted, "domain": dict(scale.readout), "across-domains": dict(scale.readout)}
+    return f"{name} {reads[name]}" if name in reads else name
+
+
+def kept(run: Run) -> dict[str, list[Finding]]:
+    """What has been measured of a run already."""
+    lines = {line["key"]: line["findings"] for line in run.results() if line["kind"] == "measure"}
+    return {key: [Finding(**content) for content in findings] for key, findings in lines.items()}
+
+
+def measure(run: Run, names: tuple[str, ...], scale: Scale) -> None:
+    """Whatever of `names` is not kept yet."""
+    have = kept(run)
+    subject = Subject(run, scale)
+    for name in names:
+        if key(name, scale) in have:
+            continue
+        findings = MEASURES[one_of("measure", name, MEASURES)](subject)
+        line = {
+            "kind": "measure",
+            "key": key(name, scale),
+            "findings": [dataclasses.asdict(finding) for finding in findings],
+        }
+        files.append_json_lines(run.results_file, [line])

@@ -1,0 +1,220 @@
+"""`gcalign report`: the runs of a folder and the results drawn from such runs, as one page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gcalign import methods
+from gcalign.errors import count, one_of
+from gcalign.lab import files
+from gcalign.lab.experiments import records, suite
+from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.shown import Entry, Gallery, choose, names, one_way
+from gcalign.lab.report import markdown, pack
+from gcalign.lab.report.page import Cell, Grid
+from gcalign.lab.report.study import Point, Result, Study, render
+from gcalign.lab.training.config import Config, configured
+from gcalign.lab.training.runs import Run
+
+MOST = 1024  # images: plans of so many rows are still solved while a slider moves
+ROWS = 400  # of a figure's numbers
+
+
+def report(folder: str, output: str, *, results: str | None = None, shown: int = 9, images: int = 256) -> Path:
+    """Write the page and return where it is."""
+    path = Path(output)
+    if path.suffix != ".html" or not path.resolve().parent.is_dir():
+        raise ValueError(f"-o {output} must be a .html file in a folder that exists")
+    count("--runs-shown", shown, "9 is one of each method of the paper", least=0)
+    if not 2 <= count("--images", images, "256 is usual") <= MOST:
+        raise ValueError(f"--images={images} must be between 2 and {MOST}; 256 is usual")
+    found = [Run(place.parent) for place in sorted(Path(folder).rglob("config.json"))]
+    runs, notes = _readable(found)
+    if not runs:
+        raise ValueError(f"{folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
+    chosen = choose(runs, shown)
+    gallery = Gallery(images)
+    drawn = _results(Path(results)) if results else []
+    interactive = [gallery.show(entry, name) for entry, name in zip(chosen, names(chosen), strict=True)]
+    words = ["gcalign", "report", folder, "-o", path.name, *(["--results", results] if results else [])]
+    words += ["--runs-shown", str(shown), "--images", str(images)]
+    study = Study(
+        title="gcalign report",
+        lead="Contrastive learning as distribution alignment: what was run, what came of it, and the plans that the "
+        "encoders make. Everything is in this file; nothing is fetched.",
+        runs=_table(runs),
+        facts=_facts(runs),
+        notes=[*notes, *gallery.notes],
+        results=drawn,
+        samples=gallery.samples,
+        pairings=gallery.pairings,
+        shown=interactive,
+        planes=_planes(runs, Path(results) if results else None),
+        commands={
+            "This page": [shlex.join(words)],
+            "The runs shown above": [train_command(entry.config) for entry in chosen],
+            "Accuracies of a run": [f"gcalign probe run={entry.run.path} protocol=linear-fast" for entry in chosen[:1]],
+        },
+    )
+    files.write(path, render(study))
+    return path
+
+
+def _readable(found: Sequence[Run]) -> tuple[list[Entry], list[str]]:
+    """Runs in the order of their methods, and what is wrong with the others."""
+    read = [_read(run) for run in found]
+    entries = [entry for entry in read if isinstance(entry, Entry)]
+    entries.sort(key=lambda e: (methods.names().index(e.method), e.config.seed, str(e.run.path)))
+    return entries, [f"Left out: {complaint}" for complaint in read if isinstance(complaint, str)]
+
+
+def _read(run: Run) -> Entry | str:
+    try:
+        entry = Entry(run, run.config(), run.results())
+        one_of("method", entry.method, methods.names())
+    except ValueError as error:
+        return str(error)
+    return entry
+
+
+def train_command(config: Config) -> str:
+    """The words of `gcalign train` that make this run again."""
+    name, data = config.method["name"], config.data.name
+    usual = _flat(configured([f"method={name}", f"data={data}"]).as_dict())
+    own = _flat({**config.identity, "runs": config.runs, "name": config.name})
+    words = [f"{key}={_word(value)}" for key, value in own.items() if usual.get(key) != value]
+    return shlex.join(["gcalign", "train", f"method={name}", f"data={data}", *words])
+
+
+def _flat(content: dict[str, Any], before: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in content.items():
+        out |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+    return out
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _facts(runs: Sequence[Entry]) -> dict[str, str]:
+    configs = [entry.config for entry in runs]
+    return {
+        "runs": str(len(runs)),
+        "finished": str(sum(entry.run.done for entry in runs)),
+        "methods": str(len({c.method["name"] for c in configs})),
+        "seeds": str(len({c.seed for c in configs})),
+        "data": ", ".join(sorted({c.data.name for c in configs})),
+    }
+
+
+def _table(runs: Sequence[Entry]) -> Grid:
+    rows: list[dict[str, str]] = []
+    for entry in runs:
+        run, config, results = entry.run, entry.config, entry.results
+        steps = [r["step"] for r in results if r["kind"] == "train"]
+        probes = {r["protocol"]: f"{100 * r['accuracy']:.1f}" for r in results if r["kind"] == "probe"}
+        rows.append(
+            {
+                "method": entry.method,
+                "ε": f"{config.method.get('eps', '–')}",
+                "data": config.data.name,
+                "views": config.view_name,
+                "noise": f"{config.pairs.noise:g}",
+                "seed": str(config.seed),
+                "epochs": str(config.epochs),
+                "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
+                **probes,
+                "objective": repr(one_way(config)),
+                "folder": str(run.path),
+            }
+        )
+    head = list(dict.fromkeys(name for row in rows for name in row))
+    head = [h for h in head if h not in ("folder", "objective")] + ["folder", "objective"]
+    return Grid(head, [[Cell(row.get(name, "–")) for name in head] for row in rows])
+
+
+def _results(folder: Path) -> list[Result]:
+    """Every result of a folder, in the order of the experiments."""
+    if not folder.is_dir():
+        raise ValueError(f"--results {folder} must be a folder of results; `gcalign reproduce table1` makes one")
+    stems = sorted(path.stem for path in folder.iterdir() if path.suffix in (".md", ".png", ".jsonl"))
+    owners = {stem: _owner(stem) for stem in stems}
+    order = [*suite.names(), *(stem for stem in stems if owners[stem] == stem)]
+    return [_result(folder, name) for name in dict.fromkeys(order) if name in owners.values()]
+
+
+def _owner(stem: str) -> str:
+    """The experiment a file belongs to: the longest name that it begins with, or its own."""
+    fitting = [name for name in suite.names() if stem == name or stem.startswith(f"{name}-")]
+    return max(fitting, key=len, default=stem)
+
+
+def _result(folder: Path, name: str) -> Result:
+    does = suite.named(name).does if name in suite.names() else ""
+    table, lines = (folder / f"{name}{suffix}" for suffix in (".md", ".jsonl"))
+    pictures = [path for path in sorted(folder.glob("*.png"), key=lambda p: p.stem) if _owner(path.stem) == name]
+    found = records.read(lines) if lines.is_file() else []
+    scale = found[0].scale if found else folder.name
+    numbers = None if table.is_file() else _numbers(found)
+    told = f"{does}. The numbers follow in a table." if numbers or table.is_file() else f"{does}."
+    return Result(
+        name=name,
+        does=does,
+        command=f"gcalign reproduce {name} scale={scale}",
+        html=markdown.html(_untitled(table.read_text(encoding="utf-8"))) if table.is_file() else None,
+        figures={f"{p.stem}: {told}": pack.figure(p.read_bytes()) for p in pictures},
+        numbers=numbers,
+    )
+
+
+def _untitled(text: str) -> str:
+    """Without the heading, which the page has already."""
+    return text.partition("\n")[2] if text.startswith("#") else text
+
+
+def _numbers(found: Sequence[Record]) -> Grid | None:
+    """Means over seeds, with their spread: what a figure shows, in words."""
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    labels = list(dict.fromkeys(key for r in found for key in r.labels))
+    for r in found:
+        if r.value is not None:
+            groups.setdefault((*(r.labels.get(key, "–") for key in labels), r.measure), []).append(r.value)
+    rows = []
+    for key, values in sorted(groups.items(), key=lambda group: [(str(type(x)), x) for x in group[0]])[:ROWS]:
+        spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
+        rows.append(
+            [*(Cell(str(x)) for x in key), Cell(f"{statistics.fmean(values):.4g}{spread}"), Cell(str(len(values)))]
+        )
+    return Grid([*labels, "measure", "mean", "n"], rows) if rows else None
+
+
+def _planes(runs: Sequence[Entry], results: Path | None) -> dict[str, list[Point]]:
+    """Where each run ended, and where the experiment put each method."""
+    planes: dict[str, list[Point]] = {}
+    for entry in runs:
+        config = entry.config
+        logged = [r for r in entry.results if r["kind"] == "train" and {"alignment", "uniformity"} <= r.keys()]
+        if entry.run.done and logged:
+            setting = f"{config.data.name} {config.view_name}, noise {config.pairs.noise:g}"
+            name = f"{entry.method}, {setting}, seed {config.seed}"
+            point = Point(name, entry.method, setting, logged[-1]["alignment"], logged[-1]["uniformity"])
+            planes.setdefault("the last training batch of each run", []).append(point)
+    lines = results / "fig-align-uniform.jsonl" if results else None
+    if lines is None or not lines.is_file():
+        return planes
+    groups: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for r in records.read(lines):
+        if r.value is not None:
+            key = tuple(str(r.labels.get(name, "")) for name in ("on", "method", "setting"))
+            groups.setdefault((key[0], key[1], key[2]), {}).setdefault(r.measure, []).append(r.value)
+    for (on, method, setting), by in groups.items():
+        if {"alignment", "uniformity"} <= by.keys():
+            means = statistics.fmean(by["alignment"]), statistics.fmean(by["uniformity"])
+            planes.setdefault(f"{on} test images", []).append(Point(f"{method}, {setting}", method, setting, *means))
+    return planes

@@ -1,0 +1,101 @@
+"""A table as it is written: Markdown to read, LaTeX (booktabs) to print; the same cells give the same bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gcalign.lab import files
+
+_SYMBOLS = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "÷": r"$\div$",
+    "Δ": r"$\Delta$",
+    "Γ": r"$\Gamma$",
+    "θ": r"$\theta$",
+    "ε": r"$\varepsilon$",
+    "∩": r"$\cap$",
+    "▲": r"$\uparrow$",
+    "▼": r"$\downarrow$",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    mark: Literal["", "best", "second"] = ""
+
+    def markdown(self) -> str:
+        around = {"": "", "best": "**", "second": "_"}[self.mark]
+        return f"{around}{escaped(self.text)}{around}"
+
+    def tex(self) -> str:
+        command = {"": "", "best": r"\textbf", "second": r"\underline"}[self.mark]
+        return f"{command}{{{tex(self.text)}}}" if command else tex(self.text)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """`groups` stand over the header in LaTeX, each over so many columns; `notes` are the caption."""
+
+    name: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str]
+    groups: Sequence[tuple[str, int]] = ()
+
+    def markdown(self) -> str:
+        lines = [[escaped(h) for h in self.header], ["---"] * len(self.header)]
+        lines += [[cell.markdown() for cell in row] for row in self.rows]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"# {self.name}\n\n{body}\n\n" + "\n\n".join(self.notes) + "\n"
+
+    def tex(self) -> str:
+        def line(cells: Sequence[str]) -> str:
+            return " & ".join(cells) + r" \\"
+
+        body = [rf"\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}", r"\toprule"]
+        if self.groups:
+            body += [line(["", *(rf"\multicolumn{{{n}}}{{c}}{{{tex(name)}}}" for name, n in self.groups)])]
+            start = 2
+            for _, n in self.groups:
+                body += [rf"\cmidrule(lr){{{start}-{start + n - 1}}}"]
+                start += n
+        body += [line([tex(h) for h in self.header]), r"\midrule"]
+        body += [line([cell.tex() for cell in row]) for row in self.rows]
+        caption = rf"\caption{{{tex(' '.join(self.notes))}}}"
+        ends = (r"\bottomrule", r"\end{tabular}}", caption, rf"\label{{tab:{self.name}}}", r"\end{table}")
+        head = ("% needs booktabs and graphicx", r"\begin{table}", r"\centering", r"\resizebox{\textwidth}{!}{%")
+        return "\n".join([*head, *body, *ends]) + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{self.name}.md", folder / f"{self.name}.tex"]
+        for path, content in zip(paths, (self.markdown(), self.tex()), strict=True):
+            files.write(path, content)
+        return paths
+
+
+def escaped(text: str) -> str:
+    """For a cell of a Markdown table."""
+    return text.replace("|", r"\|").replace("*", r"\*")
+
+
+def tex(text: str) -> str:
+    """Plain words as LaTeX, `code` in typewriter."""
+    parts = re.split(r"`([^`]*)`", text)
+    return "".join(rf"\texttt{{{_symbols(part)}}}" if k % 2 else _symbols(part) for k, part in enumerate(parts))
+
+
+def _symbols(text: str) -> str:
+    return "".join(_SYMBOLS.get(character, character) for character in text)

@@ -1,0 +1,229 @@
+"""Encoders [B, C, H, W] -> [B, features]: ResNets, a small one for CPUs, and any of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gcalign.errors import count, did_you_mean, imported, one_of, positive
+from gcalign.lab.models.state import evaluating, seeded
+
+_log = logging.getLogger(__name__)
+
+STEMS = ("auto", "cifar", "imagenet", "paper")
+_SMALL_IMAGE = 64  # up to this side, a stem that shrinks the image four times leaves too little of it
+_CLASSIFIERS = ("fc", "head", "classifier")  # what torchvision, timm and others call their last layer
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+class _Residual(nn.Module):
+    """x ↦ relu(x + f(x)); the names of the parts are torchvision's, so weights can be exchanged."""
+
+    expansion: int
+    downsample: nn.Module | None
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+    def residual(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.relu(shortcut + self.residual(x))
+
+
+class _Basic(_Residual):
+    expansion = 1
+
+    def __init__(self, inputs: int, planes: int, stride: int) -> None:
+        super().__init__(inputs, planes, stride)
+        self.conv1, self.bn1 = _conv(inputs, planes, 3, stride), nn.BatchNorm2d(planes)
+        self.conv2, self.bn2 = _conv(planes, planes, 3), nn.BatchNorm2d(planes)
+
+    def residual(self, x: Tensor) -> Tensor:
+        return self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+
+
+class _Bottleneck(_Residual):
+    expansion = 4
+
+    def __init__(self, inputs: int, planes: int, stride: int) -> None:
+        outputs = planes * self.expansion
+        super().__init__(inputs, outputs, stride)
+        self.conv1, self.bn1 = _conv(inputs, planes, 1), nn.BatchNorm2d(planes)
+        # the stride sits on the 3×3 convolution, as in torchvision ("v1.5")
+        self.conv2, self.bn2 = _conv(planes, planes, 3, stride), nn.BatchNorm2d(planes)
+        self.conv3, self.bn3 = _conv(planes, outputs, 1), nn.BatchNorm2d(outputs)
+
+    def residual(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.conv1(x)))
+        return self.bn3(self.conv3(self.relu(self.bn2(self.conv2(x)))))
+
+
+class ResNet(nn.Module):
+    """He et al. 2016 without the classifier; `state_dict` has torchvision's keys except `fc.*`."""
+
+    def __init__(
+        self, block: type[_Basic] | type[_Bottleneck], depths: tuple[int, ...], channels: int, stem: str, width: float
+    ) -> None:
+        super().__init__()
+        base = _scaled(64, width)
+        # app:hpdetails: 3×3 stride 1 for CIFAR; in both settings the max-pool becomes the identity, which "paper"
+        # follows for the 7×7 stem; "imagenet" keeps the max-pool of the published network
+        self.conv1 = _conv(channels, base, 3) if stem == "cifar" else _conv(channels, base, 7, 2)
+        self.bn1, self.relu = nn.BatchNorm2d(base), nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "imagenet" else nn.Identity()
+        inputs, stages = base, []
+        for k, depth in enumerate(depths):
+            planes, blocks = base * 2**k, []
+            for j in range(depth):
+                blocks.append(block(inputs, planes, stride=2 if k > 0 and j == 0 else 1))
+                inputs = planes * block.expansion
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.features = inputs
+        _initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, features]
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return x.mean((2, 3))
+
+
+class Small(nn.Module):
+    """Four 3×3 convolutions with BatchNorm, 0.4 million parameters: the encoder for CPUs and images up to about 64²."""
+
+    def __init__(self, channels: int, width: float) -> None:
+        super().__init__()
+        sizes = [channels, *(_scaled(size, width) for size in (32, 64, 128, 256))]
+        layers: list[nn.Module] = []
+        for k in range(4):
+            # pooled before BatchNorm and ReLU, which then see a quarter of the pixels
+            pool = nn.MaxPool2d(2) if k < 3 else nn.Identity()
+            layers += [_conv(sizes[k], sizes[k + 1], 3), pool, nn.BatchNorm2d(sizes[k + 1]), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers)
+        self.features = sizes[-1]
+        _initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, features]
+        # CPUs convolve faster with channels last; the weights stay contiguous, which safetensors asks for
+        return self.layers(x.contiguous(memory_format=torch.channels_last)).mean((2, 3))
+
+
+class Custom(nn.Module):
+    """A module of the user's: its classifier (`fc`, `head` or `classifier`), if any, gives way to the identity."""
+
+    def __init__(self, module: nn.Module, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.module = module
+        self.replaced = [name for name in _CLASSIFIERS if isinstance(getattr(module, name, None), nn.Module)]
+        for name in self.replaced:
+            setattr(module, name, nn.Identity())
+        with evaluating(self), torch.no_grad():  # eval mode: a dry run on zeros must not reach BatchNorm's statistics
+            out = self(torch.zeros(2, *shape))
+        if out.dim() != 2 or len(out) != 2:
+            raise ValueError(
+                f"{type(module).__name__} maps images [2, {', '.join(map(str, shape))}] to {tuple(out.shape)}; "
+                "it must give features [2, D] or feature maps [2, D, H, W]"
+            )
+        self.features = out.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, features]
+        out = self.module(x)
+        if not isinstance(out, Tensor):
+            raise TypeError(
+                f"{type(self.module).__name__} returns {type(out).__name__}; an encoder returns one tensor: "
+                "wrap it in a function that picks the features"
+            )
+        return out.mean((2, 3)) if out.dim() == 4 else out
+
+    def extra_repr(self) -> str:
+        return f"features={self.features}, replaced={self.replaced}"
+
+
+_RESNETS: dict[str, tuple[type[_Basic] | type[_Bottleneck], tuple[int, ...]]] = {
+    "resnet18": (_Basic, (2, 2, 2, 2)),
+    "resnet50": (_Bottleneck, (3, 4, 6, 3)),
+}
+NAMES = (*_RESNETS, "small")
+
+
+def encoder(
+    name: str,
+    *,
+    shape: tuple[int, int, int],  # [C, H, W] of the images
+    width: float = 1.0,
+    stem: str = "auto",
+    seed: int = 0,
+) -> nn.Module:
+    """An encoder [B, C, H, W] -> [B, features], initialised from `seed`: a name, or `module:function` of your own."""
+    if len(shape) != 3:
+        raise ValueError(f"shape={tuple(shape)} must be (channels, height, width)")
+    for size in shape:
+        count("a side of shape", size, f"shape={tuple(shape)} is (channels, height, width)")
+    positive("width", width, "1 is the published size")
+    one_of("stem", stem, STEMS)
+    with seeded(seed):
+        if ":" in name:
+            return _custom(name, shape, width, stem)
+        if name in _RESNETS:
+            auto = "cifar" if max(shape[1:]) <= _SMALL_IMAGE else "imagenet"
+            return ResNet(*_RESNETS[name], shape[0], auto if stem == "auto" else stem, width)
+        if name != "small":
+            raise ValueError(
+                f"encoder={name!r} is unknown; {did_you_mean(name, NAMES)}; your own: 'module:function', "
+                "e.g. timm.models:resnet34"
+            )
+        if stem != "auto":
+            raise ValueError(f"stem={stem!r} is for ResNets; the small encoder has one of its own: leave stem=auto")
+        if min(shape[1:]) < 8:
+            raise ValueError(f"images of {shape[1]}×{shape[2]} are too small for the small encoder: at least 8×8")
+        return Small(shape[0], width)
+
+
+def _custom(name: str, shape: tuple[int, int, int], width: float, stem: str) -> nn.Module:
+    function = _imported(name)
+    parameters = inspect.signature(function).parameters
+    offered: dict[str, Any] = {"shape": shape, "width": width, "stem": stem}
+    accepted = {key: value for key, value in offered.items() if key in parameters}
+    for key, default in (("width", 1.0), ("stem", "auto")):
+        if offered[key] != default and key not in accepted:
+            raise ValueError(f"{key}={offered[key]!r} has no effect: {name} takes no argument {key!r}; leave it out")
+    module = function(**accepted)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{name} returned {type(module).__name__}; it must return a torch.nn.Module")
+    custom = Custom(module, shape)
+    if custom.replaced:
+        _log.warning("%s: %s replaced by the identity to get at the features", name, " and ".join(custom.replaced))
+    return custom
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    remedy = "write module:function, and see that the module is installed or on PYTHONPATH"
+    function: Callable[..., Any] = imported("encoder", name, remedy)
+    if not callable(function):
+        raise TypeError(f"encoder={name!r} is a {type(function).__name__}; it must be a function that makes a module")
+    return function
+
+
+def _scaled(channels: int, width: float) -> int:
+    return max(8, round(channels * width / 8) * 8)  # multiples of 8: the vector units' own width
+
+
+def _initialise(module: nn.Module) -> None:
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,110 @@
+"""The batches of a run as a function of the step: nothing is remembered, so any step can be made again.
+
+That is what makes a run resume bit for bit: order, mismatched pairs, renderings, augmentations and dropout at step s
+follow from (seed, s) alone, whatever happened before in the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from gcalign.lab.data.images import Images
+
+Augment = Callable[[Tensor, int], Tensor]
+
+
+def seed_of(*parts: int | str) -> int:
+    """A seed for each thing that is drawn: the same parts give the same seed on every machine."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step: the sample of each row, and for every view the images it starts from."""
+
+    step: int
+    index: Tensor  # [B]
+    bases: tuple[Tensor, ...]  # each [B, C, H, W] uint8; float and augmented already where workers do it
+    seeds: tuple[int, ...]  # of each view's augmentation
+    known: dict[str, Tensor]  # labels and domains [B], where the data set has them
+
+    def to(self, device: torch.device) -> Batch:
+        known = {name: value.to(device) for name, value in self.known.items()}
+        bases = tuple(base.to(device) for base in self.bases)
+        return Batch(self.step, self.index.to(device), bases, self.seeds, known)
+
+
+class Stream(Dataset[Batch]):
+    """Item s is the batch of step s, for one rank of `world`; incomplete batches at an epoch's end are dropped."""
+
+    def __init__(
+        self,
+        images: Images,
+        *,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        noise: float,
+        views: int,
+        rank: int = 0,
+        world: int = 1,
+        augment: Augment | None = None,  # given, it runs here, in the loader's workers
+    ) -> None:
+        if batch_size > len(images):
+            raise ValueError(
+                f"batch_size={batch_size} must be at most the {len(images)} images of {images.name} ({images.split}); "
+                "lower batch_size or raise data.limit"
+            )
+        self.images, self.batch_size, self.seed, self.noise, self.views = images, batch_size, seed, noise, views
+        self.rank, self.world, self.augment = rank, world, augment
+        self.steps_per_epoch = len(images) // batch_size
+        self.total = self.steps_per_epoch * epochs
+
+    def __len__(self) -> int:
+        return self.total
+
+    def indices(self, step: int) -> Tensor:  # [B]
+        """The samples of the whole batch, over all ranks."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        generator = torch.Generator().manual_seed(seed_of(self.seed, "order", epoch))
+        order = torch.randperm(len(self.images), generator=generator)
+        return order[within * self.batch_size : (within + 1) * self.batch_size]
+
+    def partners(self, indices: Tensor, step: int) -> Tensor:  # [B]
+        """What the other views show: the sample itself, but for the share that is mismatched among themselves."""
+        wrong = round(self.noise * len(indices))
+        if wrong < 2:
+            return indices
+        generator = torch.Generator().manual_seed(seed_of(self.seed, "noise", step))
+        where = torch.randperm(len(indices), generator=generator)[:wrong]
+        partners = indices.clone()
+        partners[where] = indices[where.roll(1)]
+        return partners
+
+    def __getitem__(self, step: int) -> Batch:
+        if not 0 <= step < self.total:
+            raise IndexError(step)
+        indices = self.indices(step)
+        partners = self.partners(indices, step)
+        share = self.batch_size // self.world
+        mine = slice(self.rank * share, (self.rank + 1) * share)
+        bases, seeds = [], []
+        for view in range(self.views):
+            shown = indices if view == 0 else partners
+            # drawn per rank, so that two ranks do not render the same noise
+            base = self.images.draw(shown[mine], seed_of(self.seed, "draw", step, view, self.rank))
+            seed = seed_of(self.seed, "view", step, view, self.rank)
+            bases.append(base if self.augment is None else self.augment(base, seed))
+            seeds.append(seed)
+        known = {"labels": self.images.labels, "domains": self.images.domains}
+        here = indices[mine]
+        return Batch(
+            step, here, tuple(bases), tuple(seeds), {name: x[here] for name, x in known.items() if x is not None}
+        )

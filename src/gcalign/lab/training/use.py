@@ -1,0 +1,238 @@
+"""What is done with a finished run: probe it, embed data with it, list it with the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from rich.progress import track
+from torch import Tensor, nn
+
+from gcalign.errors import count, did_you_mean, one_of
+from gcalign.lab import files
+from gcalign.lab.data import corruptions
+from gcalign.lab.data.catalogue import find
+from gcalign.lab.data.images import Images
+from gcalign.lab.data.sources import labels_of
+from gcalign.lab.evaluation import PROTOCOLS, Result, corruption_probe, domain_probe, extract, leave_one_domain_out
+from gcalign.lab.evaluation import probe as evaluate_encoder
+from gcalign.lab.evaluation.domains import least_squares
+from gcalign.lab.evaluation.results import options_of
+from gcalign.lab.models import encoder
+from gcalign.lab.training.config import Data
+from gcalign.lab.training.runs import Run, load, weights_of
+from gcalign.lab.training.train import images_of
+
+DATA = ("data", "data.root", "data.size", "data.limit", "data.on_error")
+BASELINES: dict[str, Callable[[Images], nn.Module]] = {
+    "pixels": lambda images: nn.Flatten(),
+    "untrained": lambda images: encoder("small", shape=images.shape, width=0.5, seed=0),
+}
+
+
+def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str] = ()) -> dict[str, str]:
+    """`key=value` words as a dictionary, if every key is known."""
+    found = {}
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        if not equals or key not in known:
+            raise ValueError(f"{word!r} must be key=value; {did_you_mean(key, known)}")
+        found[key] = value
+    for key in required:
+        if key not in found:
+            raise ValueError(f"{key}= is missing; say which, e.g. {key}=runs/… (see `gcalign list`)")
+    return found
+
+
+def _value(text: str) -> Any:
+    """As in a config: 3, 1e-3, [0.1, 0.01], sgd."""
+    # a dot list is always a mapping, which the stubs do not tell
+    return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
+
+
+def _device(given: dict[str, str]) -> str:
+    name = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        raise ValueError(f"device={name} cannot be used ({said}); device=cpu always can") from error
+    return name
+
+
+def data_of(run: Run | None, given: dict[str, str]) -> Data:
+    """The run's data or what is named instead, at the size the encoder was trained on; all of it unless limited."""
+    own = run.config().data if run else Data(name="scenes")
+    data = own if given.get("data", own.name) == own.name else Data(name=given["data"], on_error=own.on_error)
+    # scenes have one size, and are small enough for any encoder
+    size = weights_of(run)[2][1] if run and data.name != "scenes" else None
+    chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
+    changed: dict[str, Any] = {"size": size, "limit": None}
+    changed |= {key: _value(value) if key in changed else value for key, value in chosen.items()}
+    return dataclasses.replace(data, **changed)
+
+
+def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
+    """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results.
+
+    `run=pixels` and `run=untrained` are what a run is compared with. On its own data a run is fitted on as many images
+    as it was trained on, and tested on the whole test split; `data.limit` takes so many of each.
+    """
+    fits = [*(protocol.fit for protocol in PROTOCOLS.values()), least_squares]
+    options = {name for fit in fits for name in options_of(fit)} - {"encoder", "device"}
+    given = words(overrides, ("run", "protocol", "seed", "device", *DATA, *sorted(options)), ("run",))
+    asked: dict[str, Any] = {key: _value(value) for key, value in given.items() if key in options}
+    asked["seed"] = count("seed", _value(given.get("seed", "0")), "any whole number from 0", least=0)
+    device = _device(given)
+    run = None if given["run"] in BASELINES else Run.at(given["run"])
+    data = data_of(run, given)
+    usual = "cifar10c" if data.name == "cifar10c" else "linear-fast"
+    protocol = one_of("protocol", given.get("protocol", usual), (*PROTOCOLS, *SPECIAL))
+    if data.name == "cifar10c" and protocol != "cifar10c":
+        raise ValueError(f"protocol={protocol} needs a training split, which cifar10c has not; use protocol=cifar10c")
+    if run:
+        run.check_writable()
+    network = load(run.path) if run else None
+    subject = Subject(
+        lambda images: BASELINES[given["run"]](images) if network is None else network, data, device, progress
+    )
+    if protocol in SPECIAL:
+        result = SPECIAL[protocol](subject, **asked)
+    else:
+        trained = run.config().data if run else data
+        limit = data.limit or (trained.limit if trained.name == data.name else None)
+        train = images_of(dataclasses.replace(data, limit=limit), "train")
+        labels_of(train, f"protocol={protocol}")
+        test = images_of(data, "test")
+        about: dict[str, Any] = {"protocol": protocol, "device": device, "progress": progress}
+        result = evaluate_encoder(subject.network(train), train, test, **about, **asked)
+    if run:
+        record = {"kind": "probe", "data": data.name, "config": run.config().hash, **result.as_dict()}
+        files.append_json_lines(run.results_file, [record])
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """An encoder about to be measured, and on what."""
+
+    network: Callable[[Images], nn.Module]
+    data: Data
+    device: str
+    progress: bool
+
+    def features(self, images: Images) -> Tensor:
+        return extract(self.network(images), images, device=self.device, progress=self.progress)
+
+
+def _domain(of: Subject, **asked: Any) -> Result:
+    train, test = (images_of(of.data, split) for split in ("train", "test"))
+    domains = None if train.domains is None or test.domains is None else torch.cat([train.domains, test.domains])
+    features = torch.cat([of.features(train), of.features(test)])
+    # a target plan may have shown the encoder the domains of its training images
+    unseen = torch.arange(len(features)) >= len(train)
+    return domain_probe(features, domains, unseen=unseen, names=train.domain_names, **asked)
+
+
+def _across(of: Subject, **asked: Any) -> Result:
+    images = images_of(of.data, _whole(of.data.name))
+    asked |= {"names": images.classes, "domain_names": images.domain_names}
+    return leave_one_domain_out(of.features(images), images.labels, images.domains, **asked)
+
+
+def _corrupted(of: Subject, **asked: Any) -> Result:
+    data, quiet = dataclasses.replace(of.data, name="cifar10c"), dataclasses.replace(of, progress=False)
+    features, labels = {}, {}
+    cells = [(name, severity) for name in corruptions.names() for severity in range(1, 6)]
+    for name, severity in track(cells, description="CIFAR-10-C", disable=not of.progress):
+        made = images_of(data, "test", corruption=name, severity=severity)
+        features[f"{name} {severity}"] = quiet.features(made)
+        labels[f"{name} {severity}"] = labels_of(made, "the CIFAR-10-C protocol")
+    return corruption_probe(features, labels, names=find("cifar10c").classes, **asked)
+
+
+# appendix:dgsetting for domains and classes, app:corruptset for CIFAR-10-C
+SPECIAL: dict[str, Callable[..., Result]] = {"domain": _domain, "across-domains": _across, "cifar10c": _corrupted}
+
+
+def _whole(name: str) -> str:
+    """The split that is everything, where a data set comes undivided."""
+    return "all" if "all" in find(name).splits else find(name).splits[0]
+
+
+def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> Path:
+    """`run=… data=…`: features of any data set or folder as a parquet file (index, image, label, domain, f0 … fD).
+
+    `split=` is all of a data set that comes undivided, else train, unless given; `corruption=` and `severity=` choose
+    from cifar10c.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    given = words(overrides, ("run", "split", "device", "corruption", "severity", *DATA), ("run",))
+    path = Path(output)
+    if path.suffix != ".parquet" or not path.resolve().parent.is_dir():
+        raise ValueError(f"-o {output} must be a .parquet file in a folder that exists")
+    device, run = _device(given), Run.at(given["run"])
+    data = data_of(run, given)
+    more = {key: _value(given[key]) for key in ("corruption", "severity") if key in given}
+    images = images_of(data, given.get("split", _whole(data.name)), **more)
+    features = extract(load(run.path), images, device=device, progress=progress)
+    columns: dict[str, Any] = {"index": list(range(len(images)))}
+    if images.places:
+        columns["image"] = list(images.places)
+    for name, values in (("label", images.labels), ("domain", images.domains)):
+        if values is not None:
+            columns[name] = values.numpy()
+    columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), buffer)
+    files.write(path, buffer.getvalue().to_pybytes())
+    return path
+
+
+def listing(folder: str) -> list[dict[str, Any]]:
+    """One record for each run below a folder: what it is, how far it is, its best-known accuracies."""
+    rows = []
+    for path in sorted(Path(folder).glob("*/config.json")):
+        run = Run(path.parent)
+        config, results = run.config(), run.results()
+        steps = [r["step"] for r in results if r["kind"] == "train"]
+        probes = {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"}
+        changed = datetime.datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
+        rows.append(
+            {
+                "run": str(run.path),
+                "method": config.method["name"],
+                "data": config.data.name,
+                "seed": config.seed,
+                "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
+                "accuracy": ", ".join(f"{k} {100 * v:.1f} %" for k, v in probes.items()) or "–",
+                "started": changed,
+            }
+        )
+    return rows
+
+
+def summary(folder: str) -> list[dict[str, Any]]:
+    """Mean and spread over seeds for each method and data set of a folder; paired by nothing but their settings."""
+    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for path in sorted(Path(folder).glob("*/config.json")):
+        run = Run(path.parent)
+        config = run.config()
+        group = groups.setdefault((config.method["name"], config.data.name), {})
+        last = {r["protocol"]: 100 * r["accuracy"] for r in run.results() if r["kind"] == "probe"}
+        for protocol, accuracy in last.items():
+            group.setdefault(protocol, []).append(accuracy)
+    rows = []
+    for (name, data), found in groups.items():
+        spread = {p: f" ± {statistics.stdev(v):.2f}" if len(v) > 1 else "" for p, v in found.items()}
+        shown = {p: f"{statistics.fmean(v):.2f}{spread[p]}" for p, v in found.items()}
+        rows.append({"method": name, "data": data, "seeds": max(map(len, found.values()), default=0), **shown})
+    return rows

@@ -1,0 +1,92 @@
+"""`gcalign verify`: runs the claims with a progress bar and prints a table, one case, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from gcalign.lab.files import write
+from gcalign.lab.verify.claims import Claim, named
+from gcalign.lab.verify.runner import Outcome, Verdict, planned, replay, run
+
+_STYLE = {"holds": "green", "holds as a bound": "yellow", "fails": "bold red"}
+_WIDTH = 140  # where the output is no terminal and has no width of its own
+
+
+def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_json: str | None) -> None:
+    """Check the claims named, or replay one case of them, and print what came out."""
+    path = None if to_json in (None, "-") else _writable(Path(str(to_json)))
+    payload: dict[str, Any] = {"gcalign": version("gcalign"), "seed": seed}
+    if case is None:
+        verdicts = _run(only, seed, cases)
+        payload["verdicts"] = [asdict(v) for v in verdicts]
+        shown: list[RenderableType] = [_table(verdicts)]
+    else:
+        if not only:
+            raise ValueError(f"--case {case} replays a case of one claim; say which with --only LABEL")
+        outcomes = {label: replay(label, seed=seed, case=case) for label in only}
+        payload["replays"] = {label: asdict(outcome) for label, outcome in outcomes.items()}
+        shown = [_sheet(named(label), outcome) for label, outcome in outcomes.items()]
+    text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if to_json == "-":
+        sys.stdout.write(text)
+        return
+    if path is not None:
+        write(path, text)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
+    console.print(*shown, sep="\n")
+
+
+def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=planned(only, cases))
+
+        def advance(label: str) -> None:
+            progress.update(task, advance=1, description=label)
+
+        return run(only, seed=seed, cases=cases, advance=advance)
+
+
+def _table(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(show_lines=True, expand=True)
+    table.add_column("claim", ratio=3)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("evidence", ratio=7)
+    for v in verdicts:
+        claim = Text.assemble((v.label, "bold"), "\n", v.claim)
+        table.add_row(
+            claim, Text(v.verdict, style=_STYLE[v.verdict]), Text(v.evidence.replace("; replay: ", "\nreplay: "))
+        )
+    return table
+
+
+def _sheet(claim: Claim, outcome: Outcome) -> Group:
+    """One case in full: what was drawn, what was measured, and the two sides."""
+    table = Table(show_header=False)
+    for name, number in outcome.numbers.items():
+        table.add_row(Text(name), number if isinstance(number, str) else f"{number:.10g}")
+    table.add_section()
+    table.add_row(Text(claim.left), f"{outcome.left!r}")
+    table.add_row(Text(f"{claim.relation} {claim.right}"), f"{outcome.right!r}")
+    table.add_row("excess, relative", f"{outcome.excess:.3g}")
+    table.add_row("violated", "yes" if outcome.violated else "no")
+    return Group(Text(f"{claim.label}, case {outcome.case}: {claim.words}"), table)
+
+
+def _writable(path: Path) -> Path:
+    """The path, if a file can be put there: better known before the run than after it."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"--json={path} must be a file in a directory that exists; create {path.parent}, or use -")
+    return path
