@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from gcalign.cli import main
 from gcalign.lab import files
 from gcalign.lab.experiments import launch, measures, paper, records, registry, search, subject, suite, sweep
+from gcalign.lab.experiments.archive import Archive
 from gcalign.lab.experiments.jobs import ALPHA_BETA, EXTENDED, METHODS
 from gcalign.lab.experiments.registry import Job
 from gcalign.lab.experiments.scales import SCALES, joined, scaled
@@ -72,7 +74,8 @@ def test_a_method_and_its_gca_version_have_the_same_eps_and_differ_in_nothing_el
 
 def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
-    wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps"
+    wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
+    wanted += "fig-mismatch fig-mismatch-lambda"
     assert set(suite.names()) == set(wanted.split())
     for name in suite.names():
         assert registry.named(name).jobs or registry.named(name).compute
@@ -106,7 +109,7 @@ def test_experiments_share_their_runs():
 def test_small_runs_are_those_whose_words_are_documented():
     job = next(j for j in jobs("table1", "small") if j.labels == {"method": "ince", "data": "cifar10", "setting": "C1"})
     words = "method=ince data=cifar10 data.root=../shared/data data.limit=5000 model.width=0.5 model.hidden=512 "
-    words += "batch_size=128 epochs=6 optimizer.lr=2e-3 method.eps=0.2 views=C1 seed=0"
+    words += "batch_size=128 epochs=6 optimizer.lr=2e-3 method.eps=0.1 views=C1 seed=0"
     assert set(job.words) == set(words.split())
 
 
@@ -128,23 +131,66 @@ def test_the_methods_are_the_papers_in_its_order():
     assert set(EXTENDED) == {method for pair in paper.PAIRS for method in pair}
 
 
-def test_every_method_is_searched_with_the_same_budget():
+def scored(trials: list[Job], score: Mapping[str, float]) -> list[records.Record]:
+    """Records of a search in which a setting's validation accuracy is what `score` says, 0.3 where it says nothing."""
+    return [
+        records.Record(
+            "search", "tiny", "validation", score.get(str(job.labels["knob"]), 0.3), dict(job.labels), job.seed
+        )
+        for job in trials
+    ]
+
+
+def test_every_method_is_searched_with_the_same_budget_and_with_seeds_that_nothing_is_tested_with():
     trials = search.jobs(TINY, METHODS)
-    assert [sum(job.labels["method"] == m for job in trials) for m in METHODS] == [3] * 9
+    trials = search.jobs(TINY, METHODS, scored(trials, {}))
+    assert [sum(job.labels["method"] == m for job in trials) for m in METHODS] == [9 * 3] * 9
     assert {job.measures for job in trials} == {("validation",)}
+    for name in suite.names():
+        for scale in SCALES.values():
+            own = registry.named(name).at(scale)
+            assert not set(own.search_seeds) & {*own.seeds, *own.domain_seeds}
 
 
-def test_the_search_takes_the_best_and_of_equals_the_first():
-    def record(method: str, knob: str, value: float) -> records.Record:
-        return records.Record("search", "tiny", "validation", value, {"method": method, "knob": knob})
+def test_the_second_stage_of_the_search_starts_from_the_best_of_the_first():
+    best = {"method.eps=0.05": 0.6}
+    trials = search.jobs(TINY, ("ince", "gca-uot"), scored(search.jobs(TINY, ("ince", "gca-uot")), best))
+    knobs = {m: {str(job.labels["knob"]) for job in trials if job.labels["method"] == m} for m in ("ince", "gca-uot")}
+    assert {f"method.eps={value}" for value in (0.03, 0.04, 0.0625, 0.08)} < knobs["ince"]
+    assert "method.eps=0.05 method.relax=[2,2]" in knobs["gca-uot"]
 
-    found = [record("ince", knob, value) for knob, value in zip(search.EPS, (0.4, 0.5, 0.5), strict=True)]
-    found += [record("byol", knob, 0.3) for knob in search.GRID["byol"]]
-    chosen = search.chosen(found)
-    assert chosen == {
-        "ince": ("method.eps=0.5",),
+
+def test_the_search_takes_the_best_mean_over_seeds_and_of_equals_the_first():
+    methods = ("ince", "gca-uot", "byol")
+    score = {"method.eps=0.2": 0.5, "method.eps=0.5": 0.5, "method.eps=0.2 method.relax=[1,1]": 0.7}
+    trials = search.jobs(TINY, methods, scored(search.jobs(TINY, methods), score))
+    assert search.chosen(scored(trials, score), TINY) == {
+        "ince": ("method.eps=0.2",),
+        "gca-uot": ("method.eps=0.2", "method.relax=[1,1]"),
         "byol": ("model.projector=mlp3-bn", "model.momentum=0.98"),
     }
+
+
+def test_a_setting_without_all_of_its_seeds_is_not_chosen():
+    found = scored(search.jobs(TINY, ("ince",)), {})
+    lucky = [r for r in found if r.labels["knob"] == "method.eps=0.5"][:1]
+    found = [r for r in found if r.labels["knob"] != "method.eps=0.5"]
+    found += [records.Record("search", "tiny", "validation", 0.9, r.labels, r.seed) for r in lucky]
+    assert search.chosen(found, TINY)["ince"] == ("method.eps=0.1",)
+
+
+def test_what_a_result_file_has_is_not_done_again_where_the_runs_are_gone(tmp_path):
+    job, other = quick(), quick(seed=1)
+    assert sweep.do(job, TINY, str(tmp_path / "runs"))
+    here = Archive("some", tmp_path / "some.jsonl", TINY, str(tmp_path / "runs"))
+    assert [j.seed for j in here.missing([job, other])] == [1]
+    here.save([job, other])
+    elsewhere = Archive("some", tmp_path / "some.jsonl", TINY, str(tmp_path / "none"))
+    assert elsewhere.collect([job, other]) == here.collect([job])
+    assert [j.seed for j in elsewhere.missing([job, other])] == [1]
+    more = quick(measures=("knn", "linear-fast"))  # a measurement it does not have
+    assert elsewhere.missing([more]) == [more]
+    assert all(r.about["commit"] for r in here.collect([job]))
 
 
 def test_the_search_never_looks_at_test_images(tmp_path, monkeypatch):

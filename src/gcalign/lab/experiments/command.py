@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gcalign.errors import count, one_of
 from gcalign.lab.experiments import records, search, suite, sweep
+from gcalign.lab.experiments.archive import Archive
 from gcalign.lab.experiments.jobs import data_name
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Chosen, Experiment, Job, Scale
@@ -41,6 +42,10 @@ class Request:
     def file(self) -> Path:
         return self.folder / f"{self.experiment.name}.jsonl"
 
+    def archive(self, name: str) -> Archive:
+        """What there is of an experiment or of its search."""
+        return Archive(name, self.folder / f"{name}.jsonl", self.scale, self.runs)
+
 
 def parsed(name: str, overrides: Sequence[str]) -> Request:
     """`key=value` words: this command's own, and words of `gcalign train` for every run."""
@@ -59,7 +64,7 @@ def parsed(name: str, overrides: Sequence[str]) -> Request:
             options.append(word)
         else:
             words.append(word)
-    scale = scaled(own.get("scale", "tiny"), words)
+    scale = scaled(own.get("scale", "tiny"), words, experiment)
     return Request(
         experiment=experiment,
         scale=scale,
@@ -97,35 +102,56 @@ def reproduce(name: str, overrides: Sequence[str]) -> None:
         from gcalign.lab.experiments.launch import check
 
         check(request.launcher)
-    trials = search.jobs(request.scale, request.experiment.searched)
     if not request.partial:
-        _check_data(request, [*trials, *_jobs(request, search.first(request.experiment.searched))])
-        _run(request, trials, "search")
-    jobs = _jobs(request, _recorded(request, trials))
+        _check_data(request)
+    chosen = _searched(request)
+    jobs = _jobs(request, chosen)
+    archive = request.archive(name)
     if not request.partial:
-        _run(request, jobs, name)
-    have = [job for job in jobs if sweep.finished(job, request.scale, request.runs)]
-    found = [r for job in have for r in sweep.records_of(name, job, request.scale, request.runs)]
-    if request.experiment.compute:
-        found += request.experiment.compute(request.scale)
-    records.write(request.file, found)
-    print(f"results: {request.file} ({len(found)} records, {len(have)} of {len(jobs)} runs)", flush=True)
+        _run(request, jobs, archive)
+    computed = list(request.experiment.compute(request.scale)) if request.experiment.compute else []
+    found = archive.save(jobs, computed)
+    have = len(jobs) - len(archive.missing(jobs))
+    print(f"results: {request.file} ({len(found)} records, {have} of {len(jobs)} runs)", flush=True)
     _draw(request, records.read(request.file))
+
+
+def _searched(request: Request) -> Chosen:
+    """What the search chose for every method; each stage follows from the one before it."""
+    methods = request.experiment.searched
+    if not methods:
+        return {}
+    archive = request.archive(request.experiment.search)
+    filed = records.read(archive.file) if archive.file.exists() else []
+    others = [r for r in filed if r.labels["method"] not in methods]
+    trials: list[Job] = []
+    while len(trials) < len(further := search.jobs(request.scale, methods, archive.collect(trials))):
+        trials = further
+        missing = archive.missing(trials)
+        if missing and request.partial:
+            raise ValueError(
+                f"{len(missing)} of {len(trials)} runs of the search are not finished, and the others follow from it; "
+                f"finish it with: gcalign reproduce {_again(request)} runs={request.runs}"
+            )
+        _run(request, trials, archive, others)
+        archive.save(trials, others)
+    return search.chosen(archive.collect(trials), request.scale)
 
 
 def _jobs(request: Request, chosen: Chosen) -> list[Job]:
     return request.experiment.jobs(request.scale, chosen) if request.experiment.jobs else []
 
 
-def _check_data(request: Request, jobs: Sequence[Job]) -> None:
+def _check_data(request: Request) -> None:
     """That the data of every job can be read, before the first of them; and read once, if it must be downloaded."""
-    for data in dict.fromkeys(data_name(job.words) for job in jobs):
-        unfinished = (
-            job for job in jobs if data_name(job.words) == data and not sweep.finished(job, request.scale, request.runs)
-        )
-        job = next(unfinished, None)
-        if job:
-            _read(request, job)
+    methods = request.experiment.searched
+    groups = (
+        (request.experiment.search, search.jobs(request.scale, methods)),
+        (request.experiment.name, _jobs(request, search.first(methods))),
+    )
+    unread = [job for name, jobs in groups for job in request.archive(name).missing(jobs)]
+    for job in {data_name(job.words): job for job in unread}.values():
+        _read(request, job)
 
 
 def _read(request: Request, job: Job) -> None:
@@ -140,15 +166,23 @@ def _read(request: Request, job: Job) -> None:
         ) from error
 
 
-def _run(request: Request, jobs: Sequence[Job], title: str) -> None:
-    """Runs jobs here or on a cluster; if some fail, says how to do each alone and stops with code 1."""
-    if request.launcher:
+def _run(request: Request, jobs: Sequence[Job], archive: Archive, others: Sequence[Record] = ()) -> None:
+    """Runs what is missing, here or on a cluster, and files each as it ends; says how to do alone what failed."""
+    missing = archive.missing(jobs)
+    if request.launcher and missing:
         from gcalign.lab.experiments.launch import launch
 
-        where = {"launcher": request.launcher, "title": title}
-        failures = launch(jobs, request.scale, request.runs, options=request.hydra, **where)
+        where = {"launcher": request.launcher, "title": archive.name}
+        failures = launch(missing, request.scale, request.runs, options=request.hydra, **where)
     else:
-        failures = sweep.sweep(jobs, request.scale, request.runs, workers=request.jobs, title=title)
+        failures = sweep.sweep(
+            missing,
+            request.scale,
+            request.runs,
+            workers=request.jobs,
+            title=archive.name,
+            after=lambda job: (archive.save(jobs, others), None)[1],
+        )
     for failure in failures:
         print(f"\nfailed: {called(failure.job)}: {failure.said}", file=sys.stderr)
         print(f"  try it alone: {sweep.command(failure.job, request.runs)}", file=sys.stderr)
@@ -159,28 +193,6 @@ def _run(request: Request, jobs: Sequence[Job], title: str) -> None:
             file=sys.stderr,
         )
         raise SystemExit(1)
-
-
-def _recorded(request: Request, trials: Sequence[Job]) -> Chosen:
-    """The choice of every method, written beside the results."""
-    if not trials:
-        return {}
-    missing = [job for job in trials if not sweep.finished(job, request.scale, request.runs)]
-    if missing:
-        raise ValueError(
-            f"{len(missing)} of {len(trials)} runs of the search are not finished, and the others follow from it; "
-            f"finish it with: gcalign reproduce {_again(request)} runs={request.runs}"
-        )
-    found = _trials(request, trials)
-    file = request.folder / "search.jsonl"
-    methods = {r.labels["method"] for r in found}
-    others = [r for r in records.read(file) if r.labels["method"] not in methods] if file.exists() else []
-    records.write(file, [*others, *found])
-    return search.chosen(found)
-
-
-def _trials(request: Request, trials: Sequence[Job]) -> list[Record]:
-    return [r for job in trials for r in sweep.records_of("search", job, request.scale, request.runs)]
 
 
 def _draw(request: Request, found: Sequence[Record]) -> None:
@@ -195,10 +207,12 @@ def _again(request: Request) -> str:
 
 def _show(request: Request) -> None:
     """The commands, one to a line, and on standard error how many there are."""
-    scale, name = request.scale, request.experiment.name
-    trials = search.jobs(scale, request.experiment.searched)
-    over = all(sweep.finished(job, scale, request.runs) for job in trials)
-    chosen = search.chosen(_trials(request, trials)) if over else search.first(request.experiment.searched)
+    scale, name, methods = request.scale, request.experiment.name, request.experiment.searched
+    filed, done = request.archive(request.experiment.search), request.archive(name)
+    trials = search.jobs(scale, methods)
+    trials = search.jobs(scale, methods, filed.collect(trials))
+    over = not filed.missing(trials)
+    chosen = search.chosen(filed.collect(trials), scale) if over else search.first(methods)
     jobs = _jobs(request, chosen)
     commands = dict.fromkeys(sweep.command(job, request.runs) for job in [*trials, *jobs])
     if not commands:
@@ -206,9 +220,8 @@ def _show(request: Request) -> None:
         return
     print("\n".join(commands))
     parts = []
-    for what, asked in (("the search", trials), ("the experiment", jobs)):
-        done = sum(sweep.finished(job, scale, request.runs) for job in asked)
-        parts += [f"{done} of {len(asked)} in {what}"] if asked else []
+    for what, asked, archive in (("the search", trials, filed), ("the experiment", jobs, done)):
+        parts += [f"{len(asked) - len(archive.missing(asked))} of {len(asked)} in {what}"] if asked else []
     said = f"{name}: {len(commands)} different commands; finished: {', '.join(parts)}"
     caveat = "" if over else "; the experiment's words are the search's first until it is done"
     print(said + caveat, file=sys.stderr)

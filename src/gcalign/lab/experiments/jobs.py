@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gcalign.lab.experiments import search
 from gcalign.lab.experiments.registry import Chosen, Job, Scale
 from gcalign.lab.experiments.scales import joined
 
@@ -28,6 +27,10 @@ Q_LAMBDA = (
 # fig:Ptgt varies α − β: across domains (α = 0), pairs alone, within a domain (β = 0)
 ALPHA_BETA = ((0.0, 0.25), (0.0, 0.0), (0.05, 0.0), (0.25, 0.0), (0.5, 0.0), (1.0, 0.0))
 DOMAIN_EPS = 0.2  # appendix:dgsetting
+SAME_EPS = (0.1, 0.2, 0.5)  # of fig-same-eps
+COMPARED = ("ince", "rince", "gca-ince", "gca-uot", "iot")  # where pairs are mismatched
+MISMATCH = ("knn", "10-labels", "100-labels", "mismatch")
+RELAXATIONS = (0.05, 0.2, 0.5, 1, 2)
 
 
 def data_name(words: Sequence[str]) -> str:
@@ -136,6 +139,40 @@ def noise(scale: Scale, chosen: Chosen) -> list[Job]:
     ]
 
 
+def mismatch(scale: Scale, chosen: Chosen) -> list[Job]:
+    return [
+        _job(
+            scale,
+            chosen,
+            method,
+            seed,
+            (scale.probe, *MISMATCH),
+            labels={"noise": noise},
+            words=(f"pairs.noise={noise:g}",) if noise else (),
+        )
+        for seed in scale.seeds
+        for noise in scale.noise
+        for method in COMPARED
+    ]
+
+
+def mismatch_lambda(scale: Scale, chosen: Chosen) -> list[Job]:
+    noise = max(scale.noise)
+    return [
+        _job(
+            scale,
+            chosen,
+            "gca-uot",
+            seed,
+            (scale.probe, *MISMATCH),
+            labels={"noise": noise, "relax": relax},
+            words=(f"pairs.noise={noise:g}", f"method.relax=[{relax},{relax}]"),
+        )
+        for seed in scale.seeds[:4]
+        for relax in RELAXATIONS
+    ]
+
+
 def plans(scale: Scale, chosen: Chosen) -> list[Job]:
     return [_job(scale, chosen, method, scale.seeds[0], ("plan",)) for method in PLANNED]
 
@@ -194,7 +231,7 @@ def ptgt(scale: Scale, chosen: Chosen) -> list[Job]:
 
 def same_eps(scale: Scale, chosen: Chosen) -> list[Job]:
     # the search may give a method and its GCA version different ε, which alone moves alignment and uniformity
-    knobs = [{"eps": eps} for eps in sorted(search.EPSILONS)]
+    knobs = [{"eps": eps} for eps in SAME_EPS]
     none: Chosen = dict.fromkeys(EXTENDED, ())
     measures = (scale.probe, "align-uniform")
     return _by_seed(scale, (job for method in EXTENDED for job in _varied(scale, none, method, measures, knobs)))

@@ -22,7 +22,6 @@ from omegaconf import MISSING
 from gcalign.errors import one_of
 from gcalign.lab import files
 from gcalign.lab.experiments.registry import Job, Scale
-from gcalign.lab.experiments.scales import SCALES
 from gcalign.lab.experiments.sweep import Failure, do, finished
 
 LAUNCHERS: Mapping[str, str | None] = {  # and the plugin each comes with
@@ -59,14 +58,11 @@ def check(launcher: str) -> None:
 def launch(
     jobs: Sequence[Job], scale: Scale, runs: str, *, launcher: str, options: Sequence[str] = (), title: str = ""
 ) -> list[Failure]:
-    """Does every job that is not finished and waits for them; `options` are Hydra's: hydra.launcher.partition=…"""
-    waiting = [job for job in jobs if not finished(job, scale, runs)]
-    if not waiting:
-        return []
+    """Does the jobs and waits for them; `options` are Hydra's: hydra.launcher.partition=…"""
     folder = Path(runs) / "launch" / title
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "jobs.json"
-    content = {"scale": scale.name, "runs": runs, "jobs": [dataclasses.asdict(job) for job in waiting]}
+    content = {"scale": dataclasses.asdict(scale), "runs": runs, "jobs": [dataclasses.asdict(job) for job in jobs]}
     files.write(file, json.dumps(content, indent=1))
     ConfigStore.instance().store(name="reproduce-task", node=Task)
     words = [
@@ -75,14 +71,14 @@ def launch(
         f"hydra.sweep.dir={folder}",
         "hydra.sweep.subdir=${index}",
         f"file={file}",
-        f"index={','.join(map(str, range(len(waiting))))}",
+        f"index={','.join(map(str, range(len(jobs))))}",
         *options,
     ]
     with _lent(["gcalign", *words]):
         hydra.main(version_base=None, config_path=None, config_name="reproduce-task")(task)()
     return [
         Failure(job, f"not finished; {folder / str(k)} says why", "")
-        for k, job in enumerate(waiting)
+        for k, job in enumerate(jobs)
         if not finished(job, scale, runs)
     ]
 
@@ -94,7 +90,7 @@ def task(config: Any) -> None:
     mine = Job(job["labels"], tuple(job["words"]), tuple(job["measures"]), job["seed"])
     outer = GlobalHydra.instance().hydra  # a run's config is composed by Hydra, too
     try:
-        if not do(mine, SCALES[content["scale"]], content["runs"]):
+        if not do(mine, Scale(**content["scale"]), content["runs"]):
             _log.warning("another process is at this run")
     except Exception:
         _log.error(traceback.format_exc())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from gcalign.errors import one_of
@@ -21,6 +22,7 @@ from gcalign.lab.evaluation import Result, domain_probe, evaluate, extract, leav
 from gcalign.lab.evaluation.protocols import linear_fast
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.subject import Subject, cells, corrupted
+from gcalign.lab.provenance import commit
 from gcalign.lab.training import use
 from gcalign.lab.training.module import criterion_of
 from gcalign.lab.training.runs import Run
@@ -31,7 +33,13 @@ PER_CLASS = 10  # images of each class in a plan
 FORWARD = 5  # iterations of the plans that are drawn, as in fig:diagnolline and fig:epsilon_study
 EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0)
 SHARE = 0.1  # of the corrupted images a linear layer is fitted on: app:corruptset
-SPLITS = 5  # of them, to choose the penalty by: one is a draw of luck with a thousand labels, worth three points
+SPLITS = 5  # by which a linear layer's penalty is chosen: one is a draw of luck, worth up to three points
+MISMATCHED = 0.3  # of the pairs in which mismatched ones are to be told
+PROTOCOLS: Mapping[str, dict[str, Any]] = {
+    "linear-fast": {"splits": SPLITS},
+    "10-labels": {"protocol": "few-shot", "labels": 10},
+    "100-labels": {"protocol": "few-shot", "labels": 100},
+}
 # app:hpdetails
 LINEAR: Mapping[str, dict[str, Any]] = {
     name: {"optimizer": "adam", "lr": 3e-4, "epochs": 100, "decay": 1.0} for name in ("svhn", "imagenet100")
@@ -63,9 +71,10 @@ def _about(result: Result) -> dict[str, Any]:
 def _protocol(name: str) -> Callable[[Subject], list[Finding]]:
     def measure(of: Subject) -> list[Finding]:
         train, test = of.images("train"), of.images("test")
-        options = LINEAR.get(of.config.data.name, {}) if name == "linear" else {}
+        options = PROTOCOLS.get(name, {}) | (LINEAR.get(of.config.data.name, {}) if name == "linear" else {})
         known, asked = of.features("train"), of.features("test")
-        result = evaluate(name, known, train.labels, asked, test.labels, names=train.classes, **options)
+        protocol = options.pop("protocol", name)
+        result = evaluate(protocol, known, train.labels, asked, test.labels, names=train.classes, **options)
         # as `gcalign probe` leaves it, for `gcalign list`
         line = {"kind": "probe", "data": of.config.data.name, "config": of.config.hash, **result.as_dict()}
         files.append_json_lines(of.run.results_file, [line])
@@ -78,8 +87,9 @@ def _validation(of: Subject) -> list[Finding]:
     """Held out of the training images, whose labels the run never saw; the test split is not loaded."""
     images = of.images("train")
     _, labels = labels_of(images, "the search").unique(return_inverse=True)
-    fitted = linear_fast(of.features("train"), labels, classes=int(labels.max()) + 1, seed=0)
-    about = {"protocol": "linear-fast", "split": "a tenth of the training images", "n_train": len(images)}
+    fitted = linear_fast(of.features("train"), labels, classes=int(labels.max()) + 1, seed=0, splits=SPLITS)
+    split = f"a tenth of the training images, {SPLITS} times"
+    about = {"protocol": "linear-fast", "split": split, "n_train": len(images)}
     return [Finding("validation", fitted.validation, about={**about, "hyperparameters": fitted.hyperparameters})]
 
 
@@ -131,6 +141,49 @@ def _compactness(of: Subject) -> list[Finding]:
     images = of.images("test")
     value = compactness(of.features("test"), labels_of(images, "compactness")).item()
     return [Finding("compactness", value, about={"of": "the encoder's output", "split": "test", "images": len(images)})]
+
+
+def _mismatch(of: Subject) -> list[Finding]:
+    """How well a plan tells true from mismatched pairs among test images, and what its gradient does with either.
+
+    The gradient of a KL loss in −log K is T − P: a pair is pulled together by 1 − P_ii, and pushed from the others by
+    the rest of its row.
+    """
+    test, batch = of.images("test"), of.config.batch_size
+    n = min(PAIRED, len(test)) // batch * batch
+    index = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:n]
+    first, second = of.pairs(test, index)
+    criterion = criterion_of(of.config)
+    wrong = round(MISMATCHED * batch)  # of each batch, among themselves
+    plan, cosine, pull, push = [], [], [], []
+    for z1, z2 in zip(first.split(batch), second.split(batch), strict=True):
+        z2 = torch.cat([z2[:wrong].roll(1, 0), z2[wrong:]])
+        rows = criterion.plan(z1, z2).log[:batch]
+        own = rows.diagonal(rows.shape[1] - batch)  # second views are the last columns, in the joint layout too
+        plan.append(own)
+        cosine.append(torch.cosine_similarity(z1, z2))
+        pull.append(1 - own.exp())
+        push.append(rows.exp().sum(1) - own.exp())
+    bad = (torch.arange(n) % batch) < wrong
+    about = {"of": f"batches of {batch} test pairs, {MISMATCHED:.0%} mismatched", "images": n}
+    found = [
+        Finding("mismatch-auroc", auroc(-torch.cat(s), bad), {"score": k}, about)
+        for k, s in (("plan", plan), ("cosine", cosine))
+    ]
+    for name, parts in (("pull", pull), ("push", push)):
+        values = torch.cat(parts)
+        found += [
+            Finding(name, values[which].mean().item(), {"pairs": pairs}, about)
+            for pairs, which in (("true", ~bad), ("mismatched", bad))
+        ]
+    return found
+
+
+def auroc(score: Tensor, positive: Tensor) -> float:
+    """How often a positive has the higher score than a negative; ties count half."""
+    ranks = torch.from_numpy(rankdata(score.double().numpy()))
+    n = int(positive.sum())
+    return (ranks[positive].sum().item() / n - (n + 1) / 2) / (len(score) - n)
 
 
 def _by_class(test: Images) -> Tensor:
@@ -194,11 +247,12 @@ def _across(of: Subject) -> list[Finding]:
 
 
 MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {
-    **{name: _protocol(name) for name in ("linear", "linear-fast", "knn")},
+    **{name: _protocol(name) for name in ("linear", "linear-fast", "knn", "10-labels", "100-labels")},
     "validation": _validation,
     "cifar10c": _cifar10c,
     "align-uniform": _align_uniform,
     "compactness": _compactness,
+    "mismatch": _mismatch,
     "plan": _plan,
     "plans-epsilon": _plans_epsilon,
     "domain": _domain,
@@ -208,7 +262,9 @@ MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {
 
 def key(name: str, scale: Scale) -> str:
     """Under which a measurement is kept: its name and what of the scale it depends on."""
-    reads = {"cifar10c": scale.corrupted, "domain": dict(scale.readout), "across-domains": dict(scale.readout)}
+    five, readout = f"{SPLITS} splits", dict(scale.readout)
+    reads: dict[str, Any] = {"linear-fast": five, "validation": five, "cifar10c": scale.corrupted}
+    reads |= {"domain": readout, "across-domains": readout}
     return f"{name} {reads[name]}" if name in reads else name
 
 
@@ -216,6 +272,11 @@ def kept(run: Run) -> dict[str, list[Finding]]:
     """What has been measured of a run already."""
     lines = {line["key"]: line["findings"] for line in run.results() if line["kind"] == "measure"}
     return {key: [Finding(**content) for content in findings] for key, findings in lines.items()}
+
+
+def _dated(finding: Finding) -> dict[str, Any]:
+    """A finding as a line of a run's results, with the code that made it."""
+    return dataclasses.asdict(finding) | {"about": {**finding.about, "commit": commit()}}
 
 
 def measure(run: Run, names: tuple[str, ...], scale: Scale) -> None:
@@ -229,6 +290,6 @@ def measure(run: Run, names: tuple[str, ...], scale: Scale) -> None:
         line = {
             "kind": "measure",
             "key": key(name, scale),
-            "findings": [dataclasses.asdict(finding) for finding in findings],
+            "findings": [_dated(finding) for finding in findings],
         }
         files.append_json_lines(run.results_file, [line])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ class Scale:
     columns: tuple[str, ...] = ()  # those that table1 has beside `images`
     noise: tuple[float, ...] = (0.0, 0.3, 0.6)  # shares of mismatched pairs
     readout: Mapping[str, Any] = field(default_factory=dict)  # of the domain probes, over the paper's
+    search: tuple[str, ...] = ()  # words of the search's runs, over `train`
+    search_seeds: tuple[int, ...] = (100, 101, 102)  # no experiment is tested with them
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,12 @@ class Experiment:
     jobs: Callable[[Scale, Chosen], list[Job]] | None = None
     compute: Callable[[Scale], Iterable[Record]] | None = None  # what needs no training run
     searched: tuple[str, ...] = ()  # methods whose hyper-parameters its jobs take from the search
+    search: str = "search"  # the name of that search, and of its result file
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a scale, by the scale's name
+
+    def at(self, scale: Scale) -> Scale:
+        """A scale as this experiment has it."""
+        return dataclasses.replace(scale, **self.changes.get(scale.name, {}))
 
 
 _REGISTRY: dict[str, Experiment] = {}

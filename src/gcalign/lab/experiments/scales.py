@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from gcalign.errors import one_of
-from gcalign.lab.experiments.registry import Scale
+from gcalign.lab.experiments.registry import Experiment, Scale
 
 PAPER_SEEDS = (71, 68, 42, 36, 15)  # of appendix:dgsetting
 
@@ -64,9 +64,10 @@ SCALES = {
 }
 
 
-def scaled(name: str, overrides: Sequence[str] = ()) -> Scale:
-    """The scale of this name; `overrides` are words of `gcalign train` for every run, over its own."""
+def scaled(name: str, overrides: Sequence[str] = (), experiment: Experiment | None = None) -> Scale:
+    """The scale of this name, as an experiment has it; `overrides` are words of `gcalign train` for every run."""
     scale = SCALES[one_of("scale", name, SCALES)]
+    scale = scale if experiment is None else experiment.at(scale)
     return dataclasses.replace(
         scale,
         images=joined(scale.images, overrides),

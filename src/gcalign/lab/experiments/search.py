@@ -1,44 +1,95 @@
-"""Hyper-parameters: three values of one knob for every method, chosen on held-out training images."""
+"""Hyper-parameters, chosen on held-out training images: nine settings for every method, in two stages.
+
+The first stage tries five values of the main knob, ε; the second tries four more settings at the best of them: another
+knob where the method has one, and values around the best ε where it has not. A setting is judged by its mean over
+seeds that no experiment is tested with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Chosen, Job, Scale
 from gcalign.lab.experiments.scales import joined
 
-EPSILONS = (0.2, 0.5, 0.1)
+EPSILONS = (0.1, 0.2, 0.05, 0.5, 0.025)  # the middle first: of equals the first is chosen
 EPS = tuple(f"method.eps={value}" for value in EPSILONS)
-GRID: Mapping[str, tuple[str, ...]] = {
+AROUND = (0.6, 0.8, 1.25, 1.6)  # times the best ε
+FIRST: Mapping[str, tuple[str, ...]] = {
     # without negatives ε is a factor of the loss; how slowly the twin follows is what matters
-    "byol": tuple(f"model.momentum={value}" for value in (0.98, 0.996, 0.9)),
+    "byol": tuple(f"model.momentum={value}" for value in (0.98, 0.95, 0.99, 0.9, 0.996)),
+}
+_Q = tuple(f"method.q={value}" for value in (0.3, 0.15, 0.05, 0.9))  # beside the default, 0.6
+SECOND: Mapping[str, tuple[str, ...]] = {
+    "rince": _Q,
+    "gca-rince": _Q,
+    "gca-uot": tuple(f"method.relax=[{value},{value}]" for value in (0.5, 1, 2, 0.05)),  # beside 0.2
+    "iot-uni": tuple(f"method.weight={value}" for value in (0.1, 0.4, 0.05, 0.8)),  # beside 0.2
+    "byol": tuple(f"optimizer.lr={value}" for value in (1e-3, 4e-3, 5e-4, 8e-3)),
 }
 ALWAYS: Mapping[str, tuple[str, ...]] = {"byol": ("model.projector=mlp3-bn",)}  # it collapses without BatchNorm
 
 
-def jobs(scale: Scale, methods: Iterable[str]) -> list[Job]:
-    """The search of each method, at the first seed in the standard setting."""
-    seed = scale.seeds[0]
-    found = []
-    for method in methods:
-        for knob in GRID.get(method, EPS):
-            own = (*ALWAYS.get(method, ()), knob)
-            words = joined((f"method={method}",), scale.train, scale.images, own, (f"seed={seed}",))
-            found.append(Job({"method": method, "knob": knob}, words, ("validation",), seed))
-    return found
+def jobs(scale: Scale, methods: Iterable[str], found: Sequence[Record] = ()) -> list[Job]:
+    """The search of each method as far as it is known: its second stage follows from the records of the first."""
+    scores = _scores(found, scale)
+    return [
+        Job({"method": method, "knob": " ".join(knobs)}, words, ("validation",), seed)
+        for seed in scale.search_seeds
+        for method in methods
+        for knobs in _settings(method, scores.get(method, {}))
+        for words in [_words(scale, method, knobs, seed)]
+    ]
 
 
-def chosen(records: Sequence[Record]) -> Chosen:
-    """The words of each method: its best knob by validation accuracy; of equals the first of the grid."""
+def chosen(records: Sequence[Record], scale: Scale) -> Chosen:
+    """The words of each method: its best setting by mean validation accuracy; of equals the first."""
     found = {}
-    for method in dict.fromkeys(record.labels["method"] for record in records):
-        scores = {r.labels["knob"]: r.value or 0.0 for r in records if r.labels["method"] == method}
-        knob = max((k for k in GRID.get(method, EPS) if k in scores), key=lambda k: scores[k])
-        found[method] = (*ALWAYS.get(method, ()), knob)
+    for method, scores in _scores(records, scale).items():
+        knobs = max((knobs for knobs in _settings(method, scores) if " ".join(knobs) in scores), key=_by(scores))
+        found[method] = (*ALWAYS.get(method, ()), *knobs)
     return found
 
 
 def first(methods: Iterable[str]) -> Chosen:
     """What would be chosen if all were equal: for showing the jobs before the search is done."""
-    return {method: (*ALWAYS.get(method, ()), GRID.get(method, EPS)[0]) for method in methods}
+    return {method: (*ALWAYS.get(method, ()), FIRST.get(method, EPS)[0]) for method in methods}
+
+
+def _settings(method: str, scores: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """Those of the first stage and, where all of them have a score, those of the second."""
+    stage: list[tuple[str, ...]] = [(knob,) for knob in FIRST.get(method, EPS)]
+    if any(" ".join(knobs) not in scores for knobs in stage):
+        return stage
+    best = max(stage, key=_by(scores))
+    if method in SECOND:
+        return [*stage, *((*best, knob) for knob in SECOND[method])]
+    value = float(best[0].partition("=")[2])
+    return [*stage, *((f"method.eps={value * factor:.3g}",) for factor in AROUND)]
+
+
+def _by(scores: Mapping[str, float]) -> Callable[[tuple[str, ...]], float]:
+    return lambda knobs: scores[" ".join(knobs)]
+
+
+def _scores(records: Iterable[Record], scale: Scale) -> dict[str, dict[str, float]]:
+    """The mean validation accuracy of each setting that has one for every seed, by method."""
+    values: dict[str, dict[str, dict[int | None, float]]] = {}
+    for record in records:
+        of = values.setdefault(str(record.labels["method"]), {}).setdefault(str(record.labels["knob"]), {})
+        of[record.seed] = record.value or 0.0
+    return {
+        method: {
+            knob: statistics.fmean(by_seed.values())
+            for knob, by_seed in settings.items()
+            if set(scale.search_seeds) <= by_seed.keys()
+        }
+        for method, settings in values.items()
+    }
+
+
+def _words(scale: Scale, method: str, knobs: Sequence[str], seed: int) -> tuple[str, ...]:
+    own = (*ALWAYS.get(method, ()), *knobs)
+    return joined((f"method={method}",), scale.train, scale.images, scale.search, own, (f"seed={seed}",))

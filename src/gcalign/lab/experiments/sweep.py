@@ -63,17 +63,24 @@ def run_of(job: Job, runs: str) -> Run:
     return Run.of(config_of(job, runs))
 
 
+def keys(job: Job, scale: Scale) -> list[str]:
+    """Under which the job's measurements are kept."""
+    from gcalign.lab.experiments.measures import key
+
+    return [key(name, scale) for name in job.measures]
+
+
 def finished(job: Job, scale: Scale, runs: str) -> bool:
     """Trained, and everything measured."""
-    from gcalign.lab.experiments.measures import kept, key
+    from gcalign.lab.experiments.measures import kept
 
     run = run_of(job, runs)
-    return run.done and {key(name, scale) for name in job.measures} <= kept(run).keys()
+    return run.done and set(keys(job, scale)) <= kept(run).keys()
 
 
 def records_of(experiment: str, job: Job, scale: Scale, runs: str) -> list[Record]:
     """The measurements of a finished job as lines of a result file."""
-    from gcalign.lab.experiments.measures import kept, key
+    from gcalign.lab.experiments.measures import kept
 
     run = run_of(job, runs)
     have = kept(run)
@@ -85,12 +92,12 @@ def records_of(experiment: str, job: Job, scale: Scale, runs: str) -> list[Recor
             value=finding.value,
             labels={**job.labels, **finding.labels},
             seed=job.seed,
-            about=finding.about,
+            about={**finding.about, "key": key},
             run=run.path.name,
             words=job.words,
         )
-        for name in job.measures
-        for finding in have[key(name, scale)]
+        for key in keys(job, scale)
+        for finding in have[key]
     ]
 
 
@@ -205,9 +212,16 @@ class Worker:
 
 
 def sweep(
-    jobs: Sequence[Job], scale: Scale, runs: str, *, workers: int | None = None, title: str = "", work: Do = do
+    jobs: Sequence[Job],
+    scale: Scale,
+    runs: str,
+    *,
+    workers: int | None = None,
+    title: str = "",
+    work: Do = do,
+    after: Callable[[Job], None] | None = None,
 ) -> list[Failure]:
-    """Does every job that is not finished; returns those that failed."""
+    """Does every job that is not finished, and calls `after` with each that ends well; returns those that failed."""
     waiting = deque(job for job in jobs if not finished(job, scale, runs))
     if not waiting:
         return []
@@ -240,6 +254,8 @@ def sweep(
                         continue
                     if how != "done":
                         failures.append(Failure(job, said, trace))
+                    elif after is not None:
+                        after(job)
                     watch.ended(job, time.monotonic() - worker.since, said)
                     if how == "died":
                         staff[k] = worker.make()
