@@ -28,7 +28,7 @@ STOREYS = [
     ("public",),
     ("__init__",),
     ("lab",),
-    ("lab.files",),
+    ("lab.files", "lab.provenance"),
     ("lab.verify",),
     ("lab.data", "lab.models", "lab.report"),
     ("lab.evaluation",),

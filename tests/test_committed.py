@@ -11,7 +11,7 @@ from gcalign.lab.experiments.jobs import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs"
 SMALL = DOCS / "results" / "small"
-FILES = sorted(path for path in SMALL.glob("*.jsonl") if path.stem != "search")
+FILES = sorted(path for path in SMALL.glob("*.jsonl") if not path.stem.startswith("search"))
 TABLES = [path for path in FILES if path.with_suffix(".md").exists()]
 FIGURES = [path for path in FILES if path not in TABLES]
 

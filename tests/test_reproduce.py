@@ -339,7 +339,7 @@ def test_help_lists_every_name_without_torch():
         (["table1", "launcher=slurm"], "submitit_slurm"),
         (["table1", "launcher=ray"], "pip install hydra-ray-launcher"),
         (["fig-noise", "redraw=true"], "`gcalign reproduce fig-noise` writes it"),
-        (["fig-plans", "partial=true"], "12 of 12 runs of the search are not finished"),
+        (["fig-plans", "partial=true"], "60 of 60 runs of the search are not finished"),
         (["tableA-cifar100", "scale=small", "data.root=nowhere"], "Say where it is with data.root="),
     ],
 )

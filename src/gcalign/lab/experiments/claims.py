@@ -60,7 +60,7 @@ def loaded(folder: Path, scale: str) -> Results:
     one_of("scale", scale, SCALES)
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder of results; `gcalign reproduce table1 scale={scale}` makes one")
-    paths = sorted((folder / scale).glob("*.jsonl"))
+    paths = [path for path in sorted((folder / scale).glob("*.jsonl")) if not path.stem.startswith("search")]
     return Results(scale, {path.stem: records.read(path) for path in paths})
 
 
