@@ -18,7 +18,7 @@ from gcalign.lab.bench.pillow import PillowViews
 from gcalign.lab.bench.table import Target
 from gcalign.lab.data.views import make_views
 from gcalign.methods import method
-from gcalign.proximal import solve
+from gcalign.functional import solve
 
 SILENT = timing.Progress(shown=False)
 

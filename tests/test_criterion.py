@@ -41,7 +41,7 @@ from gcalign import (
     TotalVariation,
     Uniformity,
 )
-from gcalign.support import Pairs
+from gcalign.transport.support import Pairs
 
 METHODS = gcalign.methods.names()
 LAYOUTS = ("cross", "joint")

@@ -6,26 +6,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from gcalign.errors import Terse, positive
-from gcalign.geometry import Entropic, Geometry
-from gcalign.plan import Sides
-from gcalign.support import Support, seen
+from gcalign.geometry import Entropic
+from gcalign.transport.support import Support, seen
 
-
-@dataclass(frozen=True)
-class Problem:
-    """What a constraint may ask about the plan it constrains."""
-
-    geometry: Geometry
-    eps: Tensor  # []  the geometry's, as a tensor
-    target: Support | None = None
-    sides: Sides | None = None
-
+if TYPE_CHECKING:
+    from gcalign.transport.problem import Problem
 
 # --- h: what leaving a marginal costs -------------------------------------------------------------------------
 
@@ -39,17 +30,18 @@ class Penalty(Terse, ABC):
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         """log u, the scaling that solves this side alone; entry by entry."""
 
-    def tau(self, eps: Tensor) -> float | None:
+    def tau(self, eps: float) -> float | None:
         """The exponent of u = (μ/(K v))^τ, where the step has that form."""
         return None
 
     def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
-        """(λ/ε) h(P1, μ): what the plan pays for its sums."""
-        return torch.zeros_like(eps)
+        """(λ/ε) h(P1, μ), entry by entry: what the plan pays for its sums."""
+        return torch.zeros_like(mass)
 
     def distance(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
-        """What the penalty adds to KL(T‖P) in the Fenchel–Young loss: (λ/ε) KL(T1‖P1) for the KL relaxation."""
-        return torch.zeros_like(eps)
+        """What the penalty adds to KL(T‖P) in the Fenchel–Young loss, entry by entry: (λ/ε) KL(T1‖P1) for the KL
+        relaxation."""
+        return torch.zeros_like(mass)
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +53,7 @@ class Hard(Penalty):
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         return gap
 
-    def tau(self, eps: Tensor) -> float | None:
+    def tau(self, eps: float) -> float | None:
         return 1.0
 
 
@@ -78,15 +70,15 @@ class Relaxed(Penalty):
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         return gap * (self.lam / (self.lam + eps))
 
-    def tau(self, eps: Tensor) -> float | None:
-        return self.lam / (self.lam + float(eps.detach()))
+    def tau(self, eps: float) -> float | None:
+        return self.lam / (self.lam + eps)
 
     def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
         sums = log_sums.exp()
-        return self.lam / eps * (sums * (log_sums - mass.log()) - sums + mass).sum()
+        return self.lam / eps * (sums * (log_sums - mass.log()) - sums + mass)
 
     def distance(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
-        return self.lam / eps * (torch.xlogy(mass, mass) - mass * log_sums - mass + log_sums.exp()).sum()
+        return self.lam / eps * (torch.xlogy(mass, mass) - mass * log_sums - mass + log_sums.exp())
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,14 +89,14 @@ class TotalVariation(Penalty):
     has_dual: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("lam", self.lam, "at λ the marginal is given up entry by entry")
+        positive("lam", self.lam, "each entry of the marginal may be violated at this cost")
 
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         bound = self.lam / eps
         return torch.maximum(torch.minimum(gap, bound), -bound)
 
     def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
-        return self.lam / eps * (log_sums.exp() - mass).abs().sum()
+        return self.lam / eps * (log_sums.exp() - mass).abs()
 
 
 def as_penalty(penalty: float | Penalty) -> Penalty:
@@ -115,13 +107,25 @@ def as_penalty(penalty: float | Penalty) -> Penalty:
     return Hard() if math.isinf(lam) else Relaxed(lam)
 
 
+@dataclass(frozen=True)
+class Marginal:
+    """What one side of a plan must sum to, and what leaving it costs."""
+
+    mass: Tensor  # [n]
+    penalty: Penalty
+
+    def gap(self, log_sums: Tensor, which: slice = slice(None)) -> Tensor:
+        """log μ − log(K v)."""
+        return self.mass[which].log() - log_sums
+
+
 # --- B: the sets ----------------------------------------------------------------------------------------------
 
 
 class Constraint(Terse, ABC):
     """One convex set (or penalty), given by its multiplier in mirror coordinates.
 
-    `solvers.dykstra` does `z = y + U; U = multiplier(z); y = z − U`: return what must be taken off `z`
+    `transport.dykstra` does `z = y + U; U = multiplier(z); y = z − U`: return what must be taken off `z`
     for it to lie in the set. That one method is a constraint of your own.
     """
 
@@ -136,7 +140,7 @@ class Constraint(Terse, ABC):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class _Marginal(Constraint, ABC):
+class _Sums(Constraint, ABC):
     penalty: float | Penalty = math.inf
     mass: Tensor | float | None = None
 
@@ -158,7 +162,10 @@ class _Marginal(Constraint, ABC):
     def _dim(self) -> int:
         """Which axis is summed over."""
 
-    def target_mass(self, problem: Problem, shape: tuple[int, int], like: Tensor) -> Tensor:
+    def marginal(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Marginal:
+        return Marginal(self.target_mass(target, shape, like), self.h)
+
+    def target_mass(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Tensor:
         """μ (or ν): as given, else the target's, else uniform with total n."""
         kept = 1 - self._dim
         if self.mass is not None:
@@ -168,10 +175,10 @@ class _Marginal(Constraint, ABC):
                     f"{self!r} has {len(mass)} masses for a plan {shape[0]}×{shape[1]}; give {shape[kept]}"
                 )
             return mass.expand(shape[kept])
-        if problem.target is None:
+        if target is None:
             return like.new_full((shape[kept],), shape[0] / shape[kept])
-        mass = problem.target.nu if kept else problem.target.mu
-        if kept and not problem.target.complete and seen((mass == 0).any()):
+        mass = target.nu if kept else target.mu
+        if kept and not target.complete and seen((mass == 0).any()):
             lonely = (mass == 0).nonzero().flatten().tolist()
             raise ValueError(
                 f"columns {_some(lonely)} have no positive, so {self!r}, which follows the target, would empty them "
@@ -181,7 +188,7 @@ class _Marginal(Constraint, ABC):
         return mass.to(like)
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        mass = self.target_mass(problem, (z.shape[0], z.shape[1]), z).unsqueeze(self._dim)
+        mass = self.target_mass(problem.target, (z.shape[0], z.shape[1]), z).unsqueeze(self._dim)
         if isinstance(problem.geometry, Entropic):
             return -self.h.step(mass.log() - z.logsumexp(self._dim, keepdim=True), problem.eps)
         _only_hard(self, self.h)
@@ -189,7 +196,7 @@ class _Marginal(Constraint, ABC):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Rows(_Marginal):
+class Rows(_Sums):
     """C₁^μ: P1 = μ (eq:Birkhoff); a finite `penalty` λ is the KL relaxation, `mass=None` follows the target."""
 
     @property
@@ -198,7 +205,7 @@ class Rows(_Marginal):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Columns(_Marginal):
+class Columns(_Sums):
     """C₂^ν: Pᵀ1 = ν (eq:Birkhoff); a finite `penalty` λ is the KL relaxation, `mass=None` follows the target."""
 
     @property

@@ -1,9 +1,9 @@
-"""d_M: how far the solved plan is from its target, as a function of sums and of the target's support."""
+"""d_M: how far the solved plan is from its target, row by row."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -11,52 +11,39 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcalign.constraints import Hard, Penalty, TotalVariation
+from gcalign.constraints import Hard, Marginal, Penalty, TotalVariation
 from gcalign.errors import Terse, one_of, positive
-from gcalign.solvers import Marginal
-from gcalign.support import Support
+from gcalign.plan import Plan
 
 RowStatistic = Callable[[Tensor, Tensor], Tensor]  # (log P rows [b, m], T rows [b, m]) -> [b]
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A plan as a divergence sees it: vectors, each with its gradient, and never the matrix."""
-
-    target: Support
-    log_p: Tensor  # log P on the target's support (0 where a full target is empty)
-    log_rows: Tensor  # [n]  log P1
-    log_columns: Tensor | None  # [m]  log Pᵀ1, where columns are constrained or `needs_columns`
-    a: Tensor  # [n]  log u
-    b: Tensor  # [m]  log v
-    eps: Tensor  # []
-    rows: Marginal | None
-    columns: Marginal | None
-    terms: Tensor  # [n, k]  the divergence's row statistics
-    allowed: int  # pairs that may carry mass
-
-
 class Divergence(Terse, ABC):
-    """d_M(T ‖ P), averaged over rows. A divergence of your own gives `value`.
+    """d_M(T ‖ P). A divergence of your own gives `per_row`, or `value` where it is no mean over rows.
 
-    Where sums over the support, rows and columns do not suffice, `statistics` are functions of whole rows of log P
-    and T; they are evaluated block by block and arrive as columns of `Summary.terms`.
+    It reads a `Plan` as vectors, each with its gradient: `log_p` on the target's pairs, `log_rows`, `log_columns`, `log_u`,
+    `log_v`. Where these do not suffice, `statistics` are functions of whole rows of log P and T; they are evaluated
+    block by block and arrive as columns of `plan.terms`.
     """
 
     statistics: ClassVar[tuple[RowStatistic, ...]] = ()
+    powers: ClassVar[tuple[float, ...]] = ()  # q of Σ_j T_ij P_ij^q, read with `plan.power`
     needs_columns: ClassVar[bool] = False
+    reads_entries: ClassVar[bool] = True  # whether it reads `plan.log_p`, which a target that is a matrix has in full
 
-    @abstractmethod
-    def value(self, s: Summary) -> Tensor:
-        """d_M, differentiable in every vector of the summary."""
+    def per_row(self, plan: Plan) -> Tensor:  # [n]
+        """The loss of each row; its mean is d_M."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no loss for each row; give it per_row(plan), or use reduction='mean'"
+        )
+
+    def value(self, plan: Plan) -> Tensor:  # []
+        """d_M, differentiable in everything it reads."""
+        return self.per_row(plan).mean()
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
-        """Whether `dual` is this loss for converged plans whose marginals are the target's."""
+        """Whether this is a Fenchel–Young loss, whose gradient in log K is P − T on a converged plan (envelope)."""
         return False
-
-    def dual(self, s: Summary) -> Tensor:
-        """The loss with a and b at their optimum, to be differentiated with a and b held constant (envelope)."""
-        raise NotImplementedError(f"{self!r} has no dual form")
 
     def __add__(self, other: Divergence) -> Divergence:
         if not isinstance(other, Divergence):
@@ -76,24 +63,37 @@ class Divergence(Terse, ABC):
 class KL(Divergence):
     """KL(T‖P) = Σ T log(T/P) − T + P, plus (λ/ε) KL of each relaxed marginal: the Fenchel–Young loss (eq:uot).
 
-    Without `mass` there is no repulsion unless a hard projection came last (BYOL); without `penalties` the
-    marginals' own terms are left out; without `entropy` the constant Σ T log T is (cross-entropy, as SupCon
-    is published); `normalized` divides P by its row sums first, and so is blind to the row relaxation.
+    Args:
+        mass: the terms −T + P. Without them there is no repulsion unless a hard projection came last (BYOL).
+        penalties: the relaxed marginals' own terms.
+        entropy: the constant Σ T log T; without it this is cross-entropy, as SupCon is published.
+        normalized: divide P by its row sums first, which makes the loss blind to the row relaxation.
     """
 
     mass: bool = True
     penalties: bool = True
     entropy: bool = True
     normalized: bool = False
+    reads_entries: ClassVar[bool] = False
 
-    def value(self, s: Summary) -> Tensor:
-        total = self._plain(s)
+    def per_row(self, plan: Plan) -> Tensor:
+        total = -plan.cross
+        mu = plan.target.mu
+        if self.normalized:
+            total = total + mu * (plan.log_rows - mu.log())
+        elif self.mass:
+            total = total + plan.log_rows.exp() - mu
+        elif plan.rows is not None or plan.columns is not None:
+            # a converged plan has the target's mass; with scalings held constant its gradient is P's part of P − T
+            total = total + torch.where(plan.enveloped, plan.log_rows.exp() - mu, 0)
+        if self.entropy:
+            total = total + plan.target.entropy()
         if self.penalties and not self.normalized:
-            if s.rows is not None:
-                total = total + s.rows.penalty.distance(s.target.mu, s.log_rows, s.eps)
-            if s.columns is not None and s.log_columns is not None:
-                total = total + s.columns.penalty.distance(s.target.nu, s.log_columns, s.eps)
-        return total / s.target.shape[0]
+            total = total + _relaxation(plan, plan.rows, mu, plan.log_rows)
+            if plan.columns is not None and len(plan.log_columns):
+                columns = _relaxation(plan, plan.columns, plan.target.nu, plan.log_columns)
+                total = total + columns.sum() / len(total)
+        return total
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
         sides = [h for h in (rows, columns) if h is not None]
@@ -101,39 +101,39 @@ class KL(Divergence):
         penalties = self.penalties or all(isinstance(h, (Hard, TotalVariation)) for h in sides)  # these add nothing
         return mass and penalties and not self.normalized and all(h.has_dual for h in sides)
 
-    def dual(self, s: Summary) -> Tensor:
-        # KL(T‖P) moves with log K alone; a relaxation moves only with λ/ε, by minus what the plan pays for it
-        total = self._plain(s) if self.mass else replace(self, mass=True)._plain(s)
-        for side, log_sums in ((s.rows, s.log_rows), (s.columns, s.log_columns)):
-            if side is not None and log_sums is not None:
-                price = side.penalty.price(side.mass, log_sums.detach(), s.eps)
-                distance = side.penalty.distance(side.mass, log_sums.detach(), s.eps.detach())
-                total = total + distance - (price - price.detach())
-        return total / s.target.shape[0]
 
-    def _plain(self, s: Summary) -> Tensor:
-        t, log_p = s.target.weight, s.log_p
-        if self.normalized:
-            log_p = s.target.where(log_p - s.target.along_rows(s.log_rows - s.target.mu.log()), 0)
-        total = -(t * log_p).sum()
-        if self.entropy:
-            total = total + torch.xlogy(t, t).sum()
-        if self.mass and not self.normalized:
-            total = total + s.log_rows.exp().sum() - t.sum()
-        return total
+def _relaxation(plan: Plan, side: Marginal | None, mass: Tensor, log_sums: Tensor) -> Tensor:
+    """What a relaxed marginal adds, entry by entry; 0 where the side is hard or free.
+
+    Where the gradient is the envelope's, KL(T‖P) moves with log K alone, and a relaxation moves only with λ/ε, by minus
+    what the plan pays for it.
+    """
+    if side is None or isinstance(side.penalty, Hard):
+        return torch.zeros_like(mass)
+    held = torch.where(plan.enveloped, log_sums.detach(), log_sums)
+    if not plan.eps.requires_grad:
+        return side.penalty.distance(mass, held, plan.eps)
+    price = side.penalty.price(side.mass, log_sums.detach(), plan.eps)
+    distance = side.penalty.distance(mass, held, torch.where(plan.enveloped, plan.eps.detach(), plan.eps))
+    return distance - torch.where(plan.enveloped, price - price.detach(), 0)
 
 
 @dataclass(frozen=True, repr=False)
 class Robust(Divergence):
     """(1/q)·mean_i [(λ Σ_j Q_ij)^q − Σ_j T_ij Q_ij^q] with Q = K diag(v), mean log v = 0 (eq:RINCE, eq:gcarince).
 
-    The gauge is fixed because (cu, v/c) is the same balanced plan but another Q. `scale="kernel"` is bounded;
-    `scale="score"` multiplies by e^{q/ε}, which gives eq:RINCE itself for the cosine cost.
+    The gauge is fixed because (cu, v/c) is the same balanced plan but another Q.
+
+    Args:
+        q: 1 is the W₁ surrogate; towards 0 it becomes InfoNCE.
+        lam: the weight λ of negatives; the paper uses 0.01.
+        scale: "kernel" is bounded; "score" multiplies by e^{q/ε}, which gives eq:RINCE itself for the cosine cost.
     """
 
     q: float
     lam: float
     scale: str = "kernel"
+    reads_entries: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive("q", self.q, "1 is W₁, towards 0 it becomes InfoNCE")
@@ -142,14 +142,15 @@ class Robust(Divergence):
         positive("lam", self.lam, "the weight of negatives; the paper uses 0.01", zero=True)
         one_of("scale", self.scale, ("kernel", "score"))
 
-    def value(self, s: Summary) -> Tensor:
-        gauge = s.b.mean()
-        log_q = s.target.where(s.log_p - s.target.along_rows(s.a) - gauge, 0)
-        log_total = s.log_rows - s.a - gauge
-        kept = (s.target.weight * (self.q * log_q).exp()).sum()
-        spread = self.lam**self.q * (self.q * log_total).exp().sum()
-        value = (spread - kept) / (self.q * s.target.shape[0])
-        return value * (self.q / s.eps).exp() if self.scale == "score" else value
+    @property
+    def powers(self) -> tuple[float, ...]:  # type: ignore[override]  # its own
+        return (self.q,)
+
+    def per_row(self, plan: Plan) -> Tensor:
+        shift = plan.log_u + plan.log_v.mean()
+        spread = (self.q * (plan.log_rows - shift)).exp()
+        value = (self.lam**self.q * spread - plan.power(self.q, shift)) / self.q
+        return value * (self.q / plan.eps).exp() if self.scale == "score" else value
 
 
 def W1(lam: float, scale: str = "kernel") -> Robust:  # noqa: N802  # the paper's name for a d_M
@@ -166,9 +167,10 @@ class SquaredL2(Divergence):
     """Σ (T − P)², averaged over rows."""
 
     statistics: ClassVar[tuple[RowStatistic, ...]] = (_squares,)
+    reads_entries: ClassVar[bool] = False
 
-    def value(self, s: Summary) -> Tensor:
-        return s.terms.sum() / s.target.shape[0]
+    def per_row(self, plan: Plan) -> Tensor:
+        return plan.terms[:, 0]
 
 
 def _off_mass(log_p: Tensor, t: Tensor) -> Tensor:
@@ -179,17 +181,22 @@ def _off_log(log_p: Tensor, t: Tensor) -> Tensor:
     return log_p.masked_fill((t > 0) | (log_p == -torch.inf), 0).sum(1)
 
 
+def _positives(log_p: Tensor, t: Tensor) -> Tensor:
+    return (t > 0).sum(1).to(log_p.dtype) + 0 * log_p[:, 0].detach().clamp(min=0)
+
+
 @dataclass(frozen=True, repr=False)
 class Uniformity(Divergence):
     """KL(Q‖P) where Q is P with its off-positive entries replaced by their mean (the term of IOT-uni)."""
 
-    statistics: ClassVar[tuple[RowStatistic, ...]] = (_off_mass, _off_log)
+    statistics: ClassVar[tuple[RowStatistic, ...]] = (_off_mass, _off_log, _positives)
+    reads_entries: ClassVar[bool] = False
 
-    def value(self, s: Summary) -> Tensor:
-        off_mass, off_log = s.terms.sum(0)
-        off = (s.allowed - (s.target.weight > 0).sum()).clamp(min=1)  # with none, every sum is 0
-        mean = (off_mass / off).clamp(min=torch.finfo(off_mass.dtype).tiny)
-        return (off * mean.log() - off_log) * mean / s.target.shape[0]
+    def per_row(self, plan: Plan) -> Tensor:
+        off_mass, off_log, positives = plan.terms.unbind(1)
+        off = plan.shape[1] - int(plan.kernel.exclude_self) - positives.detach()
+        mean = (off_mass.sum() / off.sum().clamp(min=1)).clamp(min=torch.finfo(off_mass.dtype).tiny)
+        return (off * mean.log() - off_log) * mean
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,25 +210,38 @@ class Sum(Divergence):
         return tuple(f for _, d in self.terms for f in d.statistics)
 
     @property
+    def powers(self) -> tuple[float, ...]:  # type: ignore[override]  # likewise
+        return tuple(q for _, d in self.terms for q in d.powers)
+
+    @property
     def needs_columns(self) -> bool:  # type: ignore[override]  # as soon as one term does
         return any(d.needs_columns for _, d in self.terms)
 
-    def value(self, s: Summary) -> Tensor:
-        total, k = torch.zeros_like(s.eps), 0
+    @property
+    def reads_entries(self) -> bool:  # type: ignore[override]  # as soon as one term does
+        return any(d.reads_entries for _, d in self.terms)
+
+    def per_row(self, plan: Plan) -> Tensor:
+        return self._weighted(plan, lambda d, mine: d.per_row(mine))
+
+    def value(self, plan: Plan) -> Tensor:
+        return self._weighted(plan, lambda d, mine: d.value(mine))
+
+    def _weighted(self, plan: Plan, read: Callable[[Divergence, Plan], Tensor]) -> Tensor:
+        """Each term on the plan with the statistics and powers that are its own."""
+        total, k, power = None, 0, len(self.statistics)
         for weight, d in self.terms:
-            mine = s.terms[:, k : k + len(d.statistics)]
-            total = total + weight * d.value(replace(s, terms=mine))
-            k += len(d.statistics)
-        return total
+            mine = plan
+            if plan.terms.shape[1]:
+                own = (plan.terms[:, k : k + len(d.statistics)], plan.terms[:, power : power + len(d.powers)])
+                mine = replace(plan, terms=torch.cat(own, 1))
+            part = weight * read(d, mine)
+            total = part if total is None else total + part
+            k, power = k + len(d.statistics), power + len(d.powers)
+        return torch.zeros_like(plan.eps) if total is None else total
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
         return all(d.has_dual(rows, columns) for _, d in self.terms)
-
-    def dual(self, s: Summary) -> Tensor:
-        total = torch.zeros_like(s.eps)
-        for weight, d in self.terms:
-            total = total + weight * d.dual(s)
-        return total
 
     def __repr__(self) -> str:
         return " + ".join(f"{d!r}" if math.isclose(w, 1) else f"{w:g} * {d!r}" for w, d in self.terms)

@@ -16,20 +16,24 @@ _PAPER = "the paper uses 0.5"
 
 
 class Factors(NamedTuple):
-    """log K = scale·φ ψᵀ + r ⊕ c; r and c have one number for each row (column), or one for all."""
+    """log K = scale·φ ψᵀ + r ⊕ c; r and c have one number for each row (column), or one for all.
+
+    `bound` is a number that no entry of scale·φ ψᵀ exceeds in size, where one is known without looking.
+    """
 
     phi: Tensor  # [n, k]
     psi: Tensor  # [m, k]
     r: Tensor  # [n] or [1]
     c: Tensor  # [m] or [1]
     scale: float = 1.0
+    bound: float = math.inf
 
 
 class Kernel(nn.Module, ABC):
     """log K_ij = −C(x_i, y_j)/ε on the features of the two sides.
 
-    A kernel of your own overrides `cost` and, where each embedding is prepared alone, `features`. The cost is computed
-    again in the backward pass, so it must be a function of its arguments: no dropout, no noise.
+    A kernel of your own overrides `cost` and, where each embedding is prepared alone, `features`. Its matrix is stored
+    whole unless it also gives `factors`.
     """
 
     def __init__(self, eps: float, *, learnable: bool = False) -> None:
@@ -95,7 +99,7 @@ class Cosine(Kernel):
         if not self._unchanged(Cosine):
             return None
         beta = _inverse(self.eps, x)
-        return _scaled(x, y, -beta, x.new_zeros(1), self.eps, 1.0)
+        return _scaled(x, y, -beta, x.new_zeros(1), self.eps, 1.0, unit=True)
 
 
 class SquaredEuclidean(Kernel):
@@ -115,7 +119,8 @@ class SquaredEuclidean(Kernel):
         if not self._unchanged(SquaredEuclidean):
             return None
         beta = _inverse(self.eps, x)
-        return _scaled(x, y, -beta * x.square().sum(1), -beta * y.square().sum(1), self.eps, 2.0)
+        r, c = (-beta * z.square().sum(1) for z in (x, y))
+        return _scaled(x, y, r, c, self.eps, 2.0, unit=self.normalized)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + ("" if self.normalized else ", normalized=False")
@@ -124,8 +129,9 @@ class SquaredEuclidean(Kernel):
 class LogKernel(Kernel):
     """Any callable that gives log K from the embeddings of the two sides: `LogKernel(lambda x, y: x @ y.T)`.
 
-    `eps` is only the unit of the potentials and of the relaxations: the callable has the last word on log K.
-    A callable with parameters of its own must be an `nn.Module`, so that they get their gradient.
+    `eps` is only the unit of the potentials and of the relaxations: the callable has the last word on log K. Make it an
+    `nn.Module` where it has parameters, so that `criterion.parameters()` has them. Its matrix is stored whole, whatever
+    `block` says, since nothing is known of how to make a part of it again.
     """
 
     def __init__(self, log_k: Callable[[Tensor, Tensor], Tensor], eps: float = 1.0) -> None:
@@ -145,18 +151,6 @@ class LogKernel(Kernel):
             )
         return log_k
 
-    def owns_its_gradient(self, x: Tensor, y: Tensor) -> None:
-        """Refuse a closure over tensors with a gradient: nothing would ever reach them."""
-        if isinstance(self.log_k, nn.Module):
-            return
-        with torch.enable_grad():
-            probe = self.log_k(x[:1].detach(), y[:1].detach())
-        if isinstance(probe, Tensor) and probe.requires_grad:
-            raise ValueError(
-                "the kernel's callable uses tensors that require a gradient but are not its arguments; "
-                "make it an nn.Module that owns them as parameters"
-            )
-
     def extra_repr(self) -> str:
         return f"{getattr(self.log_k, '__name__', repr(self.log_k))}, {super().extra_repr()}"
 
@@ -165,11 +159,11 @@ def _inverse(eps: Tensor | float, like: Tensor) -> Tensor:  # [1]
     return (1 / eps.to(like.dtype)).view(1) if isinstance(eps, Tensor) else like.new_full((1,), 1 / eps)
 
 
-def _scaled(x: Tensor, y: Tensor, r: Tensor, c: Tensor, eps: Tensor | float, times: float) -> Factors:
+def _scaled(x: Tensor, y: Tensor, r: Tensor, c: Tensor, eps: Tensor | float, times: float, unit: bool) -> Factors:
     """`times`·x yᵀ/ε + r ⊕ c: an ε that is learnt is in φ, where its gradient passes; any other costs no copy."""
     if isinstance(eps, Tensor):
         return Factors(x * (times * _inverse(eps, x)), y, r, c)
-    return Factors(x, y, r, c, times / eps)
+    return Factors(x, y, r, c, times / eps, 1.001 * times / eps if unit else math.inf)
 
 
 def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:

@@ -1,91 +1,72 @@
-"""Who sits on each side of a plan, and the plan itself once it is solved."""
+"""P_θ, solved: tensors that pickle, move and print, and that a divergence reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gcalign.constraints import Marginal
+from gcalign.transport.operators.sources import Source
+from gcalign.transport.support import Full, Pairs, Support
 
-@dataclass(frozen=True)
-class Side:
-    """The embeddings along one side of a plan and what is known of each; `ids` None means "by position"."""
-
-    features: Tensor  # [n, d]
-    ids: Tensor | None = None  # [n]
-    labels: Tensor | None = None  # [n] or [n, levels]
-    domains: Tensor | None = None  # [n]
-    weights: Tensor | None = None  # [n]
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def joined(self, other: Side) -> Side:
-        """Both sides in one, for the joint layout."""
-
-        def cat(x: Tensor | None, y: Tensor | None) -> Tensor | None:
-            return None if x is None or y is None else torch.cat([x, y])
-
-        return Side(
-            torch.cat([self.features, other.features]),
-            cat(self.ids, other.ids),
-            cat(self.labels, other.labels),
-            cat(self.domains, other.domains),
-            cat(self.weights, other.weights),
-        )
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Rows and columns. Where pairs go by position, row i belongs to column i + `partner` modulo their number; in the
-    joint layout `own` is the column of row 0 itself (row i is then column own + i, and never matched with it)."""
-
-    rows: Side
-    columns: Side
-    own: int | None = None
-    partner: int | None = None
-
-    @staticmethod
-    def cross(rows: Side, columns: Side) -> Sides:
-        """Rows are the first views, columns the second."""
-        return Sides(rows, columns, partner=0 if rows.ids is None else None)
-
-    @staticmethod
-    def joint(first: Side, second: Side) -> Sides:
-        """Rows and columns are all embeddings; none is matched with itself."""
-        everyone = first.joined(second)
-        return Sides(everyone, everyone, own=0, partner=len(first) if first.ids is None else None)
-
-    def turned(self) -> Sides:
-        """Columns as rows and rows as columns, in the cross layout."""
-        return Sides.cross(self.columns, self.rows)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.rows), len(self.columns)
-
-    @property
-    def allowed(self) -> int:
-        """How many pairs may carry mass."""
-        n, m = self.shape
-        return n * m - (n if self.own is not None else 0)
+_ENTRIES = 1 << 22  # of the rows that diagnostics make at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """P_θ with its scalings and diagnostics. Numbers are 0-dim tensors, so that reading none of them costs no sync."""
+    """P = diag(u) K diag(v) with its diagnostics, and what a divergence reads of it.
 
+    Numbers are 0-dim tensors, so that reading none of them makes no device wait.
+
+    Example:
+        >>> import torch, gcalign
+        >>> plan = gcalign.method("gca-ince").plan(torch.eye(4), torch.eye(4))
+        >>> plan.matrix.shape, plan.converged
+        (torch.Size([4, 4]), True)
+        >>> bool(plan.row_error < 1e-5)
+        True
+    """
+
+    kernel: Source  # log K
     log_u: Tensor  # [n]
     log_v: Tensor  # [m]
+    eps: Tensor  # []
     mu: Tensor  # [n]  the marginals asked for
     nu: Tensor  # [m]
-    eps: Tensor  # []
-    iterations: int
-    converged: bool
-    blocks: Callable[[], Iterator[Tensor]]  # log P, some rows at a time
+    progress: Tensor  # [2] on the CPU: iterations, converged
+    target: Support
+    rows: Marginal | None
+    columns: Marginal | None
+    log_rows: Tensor  # [n]  log P1
+    log_columns: Tensor  # [m]  log Pᵀ1; empty where nothing asked for it
+    on_target: Tensor  # log P on the target's pairs [k], or Σ_j T_ij log P_ij [n]
+    terms: Tensor  # [n, k]  the divergence's row statistics
+    enveloped: Tensor  # [] whether the scalings are held constant by the gradient
+    log_plan: Tensor | None = None  # [n, m]  where P is not K scaled by vectors
+
+    # --- the plan ---------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.log_u), len(self.log_v)
+
+    def blocks(self) -> Iterator[Tensor]:
+        """log P, some rows at a time."""
+        if self.log_plan is not None:
+            yield self.log_plan
+            return
+        n, m = self.shape
+        step = max(1, _ENTRIES // m)
+        for start in range(0, n, step):
+            stop = min(start + step, n)
+            with torch.autocast(self.log_u.device.type, enabled=False):
+                block = self.kernel.rows(start, stop)
+            yield block + self.log_u[start:stop, None] + self.log_v
 
     @cached_property
     def log(self) -> Tensor:  # [n, m]
@@ -113,6 +94,16 @@ class Plan:
     def g(self) -> Tensor:  # [m]
         """ε log v, the potential of the columns."""
         return self.eps * self.log_v
+
+    @property
+    def iterations(self) -> int:
+        return int(self.progress[0])
+
+    @property
+    def converged(self) -> bool:
+        return bool(self.progress[1])
+
+    # --- diagnostics ------------------------------------------------------------------------------------------
 
     @cached_property
     def _sums(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,7 +135,7 @@ class Plan:
 
     @property
     def row_error(self) -> Tensor:
-        """‖P1 − μ‖₁ / ‖μ‖₁: what is missed where rows are hard, what is given where they are relaxed."""
+        """‖P1 − μ‖₁ / ‖μ‖₁: the error of a hard constraint; for a relaxed one, how far it lets the rows go."""
         return (self.row_sums - self.mu).abs().sum() / self.mu.sum()
 
     @property
@@ -152,10 +143,65 @@ class Plan:
         """‖Pᵀ1 − ν‖₁ / ‖ν‖₁."""
         return (self.column_sums - self.nu).abs().sum() / self.nu.sum()
 
+    # --- what a divergence reads ------------------------------------------------------------------------------
+
+    @property
+    def log_p(self) -> Tensor:
+        """log P on the target's pairs [k]; for a target given as a matrix [n, m], and 0 where T is."""
+        if not isinstance(self.target, Pairs) and self.on_target.dim() < 2:
+            raise ValueError("log_p was not kept; a divergence that reads it must leave reads_entries = True")
+        return self.on_target
+
+    @property
+    def cross(self) -> Tensor:  # [n]
+        """Σ_j T_ij log P_ij."""
+        if isinstance(self.target, Pairs):
+            return self.target.sum_rows(self.target.weight * self.on_target)
+        if self.on_target.dim() == 2:
+            assert isinstance(self.target, Full)
+            return (self.target.weight * self.on_target).sum(1)
+        return self.on_target
+
+    def power(self, q: float, shift: Tensor) -> Tensor:  # [n] -> [n]
+        """Σ_j T_ij (P_ij e^{−shift_i})^q, for a divergence with that q among its `powers`."""
+        if isinstance(self.target, Pairs):
+            entries = (q * (self.on_target - self.target.along_rows(shift))).exp()
+            return self.target.sum_rows(self.target.weight * entries)
+        return (self.terms[:, -1] - q * shift).exp()
+
+    # --- as data ----------------------------------------------------------------------------------------------
+
+    def detach(self) -> Plan:
+        """The same plan without its gradient."""
+        return _mapped(self, Tensor.detach)
+
+    def clone(self) -> Plan:
+        """A copy that later changes to the embeddings do not reach."""
+        return _mapped(self, Tensor.clone)
+
+    def to(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan on another device or in another dtype, as `Tensor.to`; whole numbers keep their dtype."""
+        device = torch.empty(0, device=self.log_u.device).to(*args, **kwargs).device
+        moved = _mapped(self, lambda x: x.to(*args, **kwargs) if x.is_floating_point() else x.to(device))
+        return replace(moved, progress=self.progress)
+
     def __repr__(self) -> str:
-        n, m = len(self.log_u), len(self.log_v)
+        n, m = self.shape
         mass, entropy, rows, columns = (x.item() for x in (self.mass, self.entropy, self.row_error, self.column_error))
         return (
             f"Plan({n}×{m}, mass={mass:.6g}, entropy={entropy:.6g}, row_error={rows:.1e}, column_error={columns:.1e}, "
             f"iterations={self.iterations}, converged={self.converged})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what is computed from them
+
+
+def _mapped(x: Any, f: Callable[[Tensor], Tensor]) -> Any:
+    """The same dataclass with f of every tensor in it."""
+    if isinstance(x, Tensor):
+        return f(x)
+    if is_dataclass(x) and not isinstance(x, type):
+        changed = {field.name: _mapped(getattr(x, field.name), f) for field in fields(x)}
+        return replace(x, **changed)
+    return x

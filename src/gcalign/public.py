@@ -1,7 +1,8 @@
-"""Every public name; `gcalign` itself opens this room on first use."""
+"""Every public name; `gcalign` itself imports this module on first use."""
 
 from gcalign import functional, methods, metrics
 from gcalign.alignment import Alignment, Objective, Symmetric
+from gcalign.batch import Side, Sides
 from gcalign.caching import cached_backward
 from gcalign.constraints import (
     BlockSums,
@@ -11,18 +12,19 @@ from gcalign.constraints import (
     Hard,
     NonNegative,
     Penalty,
-    Problem,
     Relaxed,
     Rows,
     TotalVariation,
 )
-from gcalign.divergences import KL, W1, Divergence, Robust, SquaredL2, Summary, Uniformity
+from gcalign.divergences import KL, W1, Divergence, Robust, SquaredL2, Uniformity
+from gcalign.functional import solve
 from gcalign.geometry import Entropic, Euclidean, Geometry
 from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
-from gcalign.plan import Plan, Side, Sides
-from gcalign.proximal import solve
+from gcalign.plan import Plan
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Weighted
+from gcalign.transport.problem import Problem
+from gcalign.transport.support import Full, Pairs, Support
 
 __all__ = [
     "KL",
@@ -37,6 +39,7 @@ __all__ = [
     "Divergence",
     "Entropic",
     "Euclidean",
+    "Full",
     "Geometry",
     "Hard",
     "Hierarchy",
@@ -46,6 +49,7 @@ __all__ = [
     "LogKernel",
     "NonNegative",
     "Objective",
+    "Pairs",
     "Penalty",
     "Plan",
     "Problem",
@@ -57,7 +61,7 @@ __all__ = [
     "Soft",
     "SquaredEuclidean",
     "SquaredL2",
-    "Summary",
+    "Support",
     "Symmetric",
     "Target",
     "TotalVariation",

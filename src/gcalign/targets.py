@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
+from gcalign.batch import Sides
 from gcalign.errors import Terse, positive
-from gcalign.plan import Sides
-from gcalign.support import Full, Pairs, Support, join, refuse_bad_weights, seen
+from gcalign.transport.support import Full, Groups, Pairs, Support, join, refuse_bad_weights, seen, shared_codes
+
+
+Kind = TypeVar("Kind", bound=Support)
 
 
 class Target(Terse, ABC):
@@ -32,8 +37,15 @@ class Identity(Target):
         if sides.partner is not None:
             ones = sides.rows.features.new_ones(len(sides.rows), dtype=dtype)
             i = torch.arange(len(ones), device=ones.device)
-            return Pairs(i, i.roll(-sides.partner), ones, sides.shape, complete=True, shift=sides.partner)
-        return _matching(sides, "ids", dtype, "every id must be shared by two embeddings")
+            j = i.roll(-sides.partner) if sides.partner else i
+            return Pairs(i, j, ones, sides.shape, complete=True, ordinary=True, shift=sides.partner)
+        left, right = _both(sides, "ids")
+        if torch.compiler.is_compiling():  # how many pairs there are is not known
+            return _grouped(sides, [_codes(sides, "ids", left, right)], (0.0, 1.0), dtype)
+        i, j = join(left, right, sides.joint)
+        pairs = Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape, ordinary=True)
+        return _full_rows(pairs, "every id must be shared by two embeddings; drop the lonely ones or sample batches by ids",
+                          left)
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,8 +56,11 @@ class Labels(Target):
     reads: ClassVar[frozenset[str]] = frozenset({"labels"})
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
-        support = _matching(sides, "labels", dtype, "every label must be shared by two embeddings")
-        return support.scaled(support.along_rows(1 / support.mu)) if self.normalized else support
+        left, right = _both(sides, "labels")
+        support = _grouped(sides, [_codes(sides, "labels", left, right)], (0.0, 1.0), dtype)
+        rule = "every label must be shared by two embeddings; drop the lonely ones or sample batches by labels"
+        support = _full_rows(support, rule, left)
+        return replace(support, left=1 / support.mu) if self.normalized else support
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,11 +76,8 @@ class Blocks(Target):
         positive("beta", self.beta, "the weight of pairs across domains", zero=True)
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
-        same_sample = Identity().on(sides, dtype).dense() > 0
-        d, e = _both(sides, "domains")
-        alpha, beta = (torch.tensor(weight, dtype=dtype, device=d.device) for weight in (self.alpha, self.beta))
-        level = torch.where(d[:, None] == e, alpha, beta)
-        return Full(_without_self(torch.where(same_sample, 1, level), sides.own))
+        codes = _codes(sides, "domains", *_both(sides, "domains"))
+        return _grouped(sides, [codes], (self.beta, self.alpha - self.beta), dtype, same_sample=1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,13 +103,58 @@ class Hierarchy(Target):
                 f"labels of shape {tuple(y.shape)} must be [B, {len(self.weights)}], one column for each of "
                 f"weights={self.weights}, coarsest first; stack them with torch.stack([superclass, class_], 1)"
             )
-        table = torch.zeros(sides.shape, dtype=dtype, device=y.device)
-        shared = torch.ones(sides.shape, dtype=torch.bool, device=y.device)
-        for level, weight in enumerate(self.weights):
-            shared = shared & (y[:, None, level] == other[:, level])
-            table = torch.where(shared, weight, table)
-        same_sample = Identity().on(sides, dtype).dense() > 0
-        return Full(_without_self(torch.where(same_sample, self.identity, table), sides.own))
+        codes: list[tuple[Tensor, Tensor]] = []
+        for level in range(len(self.weights)):
+            g, h = shared_codes(y[:, level], other[:, level])
+            if codes:  # the same class only within the same superclass
+                many = sum(sides.shape)
+                g, h = shared_codes(codes[-1][0] * many + g, codes[-1][1] * many + h)
+            codes.append((g, h))
+        steps = [b - a for a, b in pairwise((0.0, *self.weights))]
+        return _grouped(sides, codes, (0.0, *steps), dtype, same_sample=self.identity)
+
+
+def _codes(sides: Sides, what: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    if left.dim() != 1:
+        raise ValueError(f"{what} of shape {tuple(left.shape)} must be [B]; for levels use gcalign.Hierarchy")
+    return shared_codes(left, right)
+
+
+def _grouped(
+    sides: Sides,
+    codes: Sequence[tuple[Tensor, Tensor]],
+    levels: Sequence[float],
+    dtype: torch.dtype,
+    same_sample: float | None = None,
+) -> Any:
+    """T of these nested groups; `same_sample` is its value for two views of one sample, and an embedding has none with
+    itself."""
+    n, m = sides.shape
+    like = sides.rows.features.new_zeros((), dtype=dtype)
+    i = torch.arange(n, device=like.device)
+    wanted: list[tuple[Tensor, Tensor, float]] = [(i, i, 0.0)] if sides.joint else []
+    if same_sample is not None:
+        pairs = Identity().on(sides, dtype)
+        if not isinstance(pairs, Pairs):  # ids under torch.compile
+            return Full(torch.where(pairs.dense() > 0, same_sample, _grouped(sides, codes, levels, dtype).dense()))
+        wanted.append((pairs.i, pairs.j, same_sample))
+    shift = sides.partner if len(wanted) == 1 and same_sample is not None else 0 if len(wanted) == 1 else None
+    on = torch.cat([part[0] for part in wanted]) if wanted else i[:0]
+    to = torch.cat([part[1] for part in wanted]) if wanted else i[:0]
+    value = torch.cat([like.new_full((len(part[0]),), part[2]) for part in wanted]) if wanted else like.new_zeros(0)
+    if len(wanted) > 1:
+        order = torch.argsort(on, stable=True)
+        on, to, value = on[order], to[order], value[order]
+    groups = Groups(
+        torch.stack([g for g, _ in codes]),
+        torch.stack([h for _, h in codes]),
+        torch.tensor(levels, dtype=dtype, device=like.device),
+        Pairs(on, to, value, sides.shape, shift=shift),
+        like.new_ones(n),
+        like.new_ones(m),
+        sides.shape,
+    )
+    return replace(groups, pairs=replace(groups.pairs, weight=value - groups.on_pairs()))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -116,7 +173,7 @@ class Soft(Target):
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         if tuple(self.matrix.shape) != sides.shape:
-            layout = "joint" if sides.own is not None else "cross"
+            layout = "joint" if sides.joint else "cross"
             raise ValueError(
                 f"target of shape {tuple(self.matrix.shape)} must be {sides.shape}: the {layout} layout has "
                 f"{sides.shape[0]} rows and {sides.shape[1]} columns"
@@ -125,12 +182,12 @@ class Soft(Target):
         support: Support
         if matrix.layout == torch.strided:
             support = Full(matrix)
-            itself = matrix.diagonal(sides.own) if sides.own is not None else matrix.new_zeros(1)
+            itself = matrix.diagonal() if sides.joint else matrix.new_zeros(1)
         else:
             matrix = matrix.to_sparse_coo().coalesce()  # sorted by row, as Pairs wants it
             (i, j), weight = matrix.indices(), matrix.values()
             support = Pairs(i[weight > 0], j[weight > 0], weight[weight > 0], sides.shape)
-            itself = weight[j == i + sides.own] if sides.own is not None else weight.new_zeros(1)
+            itself = weight[j == i] if sides.joint else weight.new_zeros(1)
         if seen((itself > 0).any()):
             raise ValueError(
                 "target pairs an embedding with itself, which the joint layout forbids; "
@@ -161,11 +218,11 @@ class Weighted(Target):
                     f"weights[{worst}]={float(side[worst]):g} must be > 0 and finite; drop a pair that must not count"
                 )
         support = self.base.on(sides, dtype)
-        return support.scaled((support.along_rows(w) * support.along_columns(other)).sqrt())
+        return support.scaled(w.sqrt(), other.sqrt())
 
 
 @dataclass(frozen=True, repr=False)
-class Turned(Target):
+class Transposed(Target):
     """Another target for exchanged sides: Tᵀ."""
 
     base: Target
@@ -175,8 +232,8 @@ class Turned(Target):
         return self.base.reads
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
-        # in the joint layout both sides are everyone, and only the plan turns
-        support = self.base.on(sides if sides.own is not None else sides.turned(), dtype).transposed()
+        # in the joint layout both sides are everyone, and only T is transposed
+        support = self.base.on(sides if sides.joint else sides.exchanged(), dtype).transposed()
         remedy = "both ways need a positive for every row and every column; leave out what has none"
         return support if support.complete else _full_rows(support, remedy)
 
@@ -197,25 +254,10 @@ def _both(sides: Sides, what: str) -> tuple[Tensor, Tensor]:
     return found[0], found[1]
 
 
-def _matching(sides: Sides, what: str, dtype: torch.dtype, rule: str) -> Support:
-    left, right = _both(sides, what)
-    if left.dim() != 1:
-        raise ValueError(f"{what} of shape {tuple(left.shape)} must be [B]; for levels use gcalign.Hierarchy")
-    if torch.compiler.is_compiling():  # how many pairs there are is not known, so all are listed
-        return Full(_without_self((left[:, None] == right).to(dtype), sides.own))
-    i, j = join(left, right, sides.own)
-    support = Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape)
-    return _full_rows(support, f"{rule}; drop the lonely ones or sample batches by {what}", left)
-
-
-def _full_rows(support: Support, remedy: str, names: Tensor | None = None) -> Support:
+def _full_rows(support: Kind, remedy: str, names: Tensor | None = None) -> Kind:
     empty = support.mu == 0
     if seen(empty.any()):
         row = int(empty.nonzero()[0])
         who = "" if names is None else f" ({names[row].item()!r})"
         raise ValueError(f"row {row}{who} of the target has no positive ({int(empty.sum())} such rows); {remedy}")
     return support
-
-
-def _without_self(table: Tensor, own: int | None) -> Tensor:
-    return table if own is None else table.fill_diagonal_(0)

@@ -15,7 +15,7 @@ from gcalign.lab.bench.batches import WORDS, cost, pairs
 from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
 from gcalign.lab.bench.timing import Progress, interleaved
 from gcalign.methods import method, options
-from gcalign.proximal import solve
+from gcalign.functional import solve
 
 OURS, OURS_WRITTEN = "gcalign", "gcalign, P written out"
 POT, POT_LOG, GEOMLOSS = "POT sinkhorn", "POT sinkhorn_log", "geomloss SamplesLoss"

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gcalign.lab.verify.claims import Batch, Case, Draw, claim
 from gcalign.methods import method
-from gcalign.proximal import solve
+from gcalign.functional import solve
 
 CONVERGED, TRUNCATED = (3000, 1e-12), (5, 0.0)  # iterations and tol
 

@@ -16,7 +16,7 @@ from gcalign.constraints import Columns, Problem, Rows
 from gcalign.geometry import Entropic
 from gcalign.lab.verify.claims import Batch, Case, Draw, claim
 from gcalign.methods import method
-from gcalign.proximal import solve
+from gcalign.functional import solve
 
 PROJECTIONS = 100
 

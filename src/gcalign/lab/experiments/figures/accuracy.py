@@ -283,9 +283,9 @@ def _target(alpha: float, beta: float) -> Any:
     """The target plan of a small batch, sorted by domain."""
     import torch
 
-    from gcalign.plan import Side, Sides
+    from gcalign.batch import Side, Sides
     from gcalign.targets import Blocks
 
     domains = torch.arange(SHOWN_DOMAINS).repeat_interleave(SHOWN_EACH)
     side = Side(torch.zeros(len(domains), 1), domains=domains)
-    return Blocks(alpha, beta).on(Sides.cross(side, side), torch.float32).dense().numpy()
+    return Blocks(alpha, beta).on(Sides.in_cross(side, side), torch.float32).dense().numpy()

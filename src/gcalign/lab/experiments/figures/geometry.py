@@ -218,7 +218,7 @@ def _kernel() -> Tensor:
 def _projections(n: int) -> list[Tensor]:
     """K, then the plan after each of n projections, on rows and columns in turn."""
     from gcalign.constraints import Columns, Rows
-    from gcalign.proximal import solve
+    from gcalign.functional import solve
 
     log_p = _kernel()
     steps = [log_p]
@@ -236,7 +236,7 @@ def _shares(plan: Tensor) -> tuple[float, float]:
 def _share_plane(axes: Axes, steps: Sequence[Tensor]) -> None:
     from gcalign.constraints import Columns, Rows
     from gcalign.geometry import Entropic
-    from gcalign.proximal import solve
+    from gcalign.functional import solve
 
     plans = [solve(_kernel(), (Rows(lam), Columns(lam)), Entropic(EPS), iterations=5000, tol=1e-9) for lam in RELAXED]
     uot = [_shares(plan.matrix) for plan in plans]
@@ -262,7 +262,7 @@ def _share_plane(axes: Axes, steps: Sequence[Tensor]) -> None:
 
 def _fall(axes: Axes, steps: Sequence[Tensor]) -> None:
     """KL(I ‖ P), mass terms included, in the mean over rows."""
-    from gcalign.proximal import solve
+    from gcalign.functional import solve
 
     shown = [*steps, solve(_kernel(), tol=1e-9).matrix]
     *loss, limit = (float(plan.sum() - len(plan) - plan.diagonal().log().sum()) / len(plan) for plan in shown)

@@ -12,7 +12,7 @@ the columns while it is still in the cache.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,21 +20,32 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gcalign.operators.base import Operator, RowStep
-from gcalign.operators.sharded import Shard
-from gcalign.operators.sources import Inner, Source, add_offset
-from gcalign.support import Support
+from gcalign.transport.operators.sharded import Shard
+from gcalign.transport.operators.sources import Inner, Source, add_offset
+from gcalign.transport.support import Pairs, Support
+
+RowStep = Callable[[Tensor, slice], Tensor]  # (log(K v) of some rows, which) -> log u of those rows
+TAME = 1 / 4.2  # of the dtype's logarithmic range: up to this bound plain scalings stay inside it, as do their products
 
 
-class Blocked(Operator):
+@dataclass(frozen=True)
+class State:
+    """What an operator has made, so that the backward pass need not make it again."""
+
+    kept: Tensor  # rows of K̂, or nothing
+    alpha: Tensor  # [n]
+    beta: Tensor  # [m]
+    raw: bool
+
+
+class Blocked(ABC):
     """K̂ by blocks of rows; a subclass says where a block is found when it is wanted again."""
 
-    def __init__(self, source: Source, block: int, shard: Shard | None = None) -> None:
-        super().__init__(source, block)
-        self.shard = shard
-        if shard is not None:
-            first, last = shard.rows(self.shape[0])
-            self.spans = [(start, min(start + block, last)) for start in range(first, last, block)]
+    def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
+        self.source, self.shape, self.shard = source, source.shape, shard
+        first, last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])
+        self.spans = [(start, min(start + block, last)) for start in range(first, last, block)]  # the rows that are mine
+        self.first, self.last = first, last
         self.block = max((stop - start for start, stop in self.spans), default=0)
         self.like = source.tensors[0].detach()
         info = torch.finfo(self.like.dtype)
@@ -43,13 +54,40 @@ class Blocked(Operator):
         # results must lie this far above
         self._least = -0.8 * self._range + math.log(max(self.shape)) - math.log(info.eps)
         self._most = 0.45 * self._range
+        self._unit = 0.0  # log of the largest entry of a row of K̂, where alpha is found
+        self.bound = source.bound
         r, c = (t.detach() for t in source.offsets)
         self._offsets = r, c
-        self._unit = 0.0  # log of the largest entry of a row of K̂, where alpha is found
+        if state is not None:
+            self.alpha, self.beta, self._raw, self._placed = state.alpha, state.beta, state.raw, True
+            return
         self.alpha, self.beta = -r.expand(self.shape[0]), -c.expand(self.shape[1])
+        if math.isinf(self.bound):
+            self.bound = source.measured_bound()
         # absorbed nothing but the offsets: true as long as no entry can leave the range
-        self._raw = float(source.bound()) <= self._range / 3
+        self._raw = self.bound <= self._raw_bound()
         self._placed = self._raw  # whether alpha is known; else the first pass finds it
+
+    def _raw_bound(self) -> float:
+        return self._range / 3
+
+    @property
+    def tame(self) -> bool:
+        """Whether plain scalings cannot leave the range: K̂ is K but for its offsets, and its entries are moderate."""
+        return self._raw and self.bound <= TAME * self._range
+
+    @property
+    def state(self) -> State:
+        """For the backward pass."""
+        return State(self._kept(), self.alpha.contiguous(), self.beta.contiguous(), self._raw)
+
+    def _kept(self) -> Tensor:
+        return self.like.new_empty(0, 0)
+
+    def log_blocks(self) -> Iterator[tuple[int, int, Tensor]]:
+        """log K, some rows at a time."""
+        for start, stop in self.spans:
+            yield start, stop, self.source.rows(start, stop)
 
     # --- blocks of K̂ ------------------------------------------------------------------------------------------
 
@@ -95,7 +133,8 @@ class Blocked(Operator):
 
     # --- products ---------------------------------------------------------------------------------------------
 
-    def log_matvec(self, b: Tensor) -> Tensor:
+    def log_matvec(self, b: Tensor) -> Tensor:  # [m] -> [n]
+        """log(K eᵇ)."""
         if not self._placed:
             self._absorb(None, b)
         log_kv, _, _ = self._pass(b, None)
@@ -104,7 +143,8 @@ class Blocked(Operator):
         self._absorb(None, b)
         return self._pass(b, None)[0]
 
-    def log_rmatvec(self, a: Tensor) -> Tensor:
+    def log_rmatvec(self, a: Tensor) -> Tensor:  # [n] -> [m]
+        """log(Kᵀ eᵃ)."""
         if self._placed:
             z, w = (a - self.alpha).exp(), torch.zeros_like(self.beta)
             for start, stop, k in self.blocks():
@@ -118,12 +158,15 @@ class Blocked(Operator):
         return log_ktu
 
     def sweep(self, b: Tensor, step: RowStep) -> tuple[Tensor, Tensor, Tensor]:
+        """log(K eᵇ), the a that `step` makes of it, and log(Kᵀ eᵃ): one iteration of any scaling algorithm."""
         if not self._placed:
             self._absorb(None, b)
         log_kv, a, log_ktu = self._pass(b, step)
         if self._trusted(b - self.beta, log_kv + self.alpha, a - self.alpha, log_ktu + self.beta):
             return log_kv, a, log_ktu
-        return super().sweep(b, step)
+        log_kv = self.log_matvec(b)
+        a = step(log_kv, slice(None))
+        return log_kv, a, self.log_rmatvec(a)
 
     def _pass(self, b: Tensor, step: RowStep | None) -> tuple[Tensor, Tensor, Tensor]:
         fresh, x = not self._placed, (b - self.beta).exp()
@@ -166,6 +209,7 @@ class Blocked(Operator):
         return y, w
 
     def shift(self) -> Tensor:
+        """The size of what is taken off logarithms inside, and rounds them."""
         return self.alpha.abs().max() + self.beta.abs().max()
 
     def frame(self, alpha: Tensor, beta: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -186,44 +230,41 @@ class Blocked(Operator):
         return Scaled(self, a, b)
 
     def by_rows(self, parts: list[Tensor], width: int) -> Tensor:
+        """[n, width] from a part for each block."""
         if self.shard is None:
-            return super().by_rows(parts, width)
+            return torch.cat(parts)
         whole = self.like.new_zeros(self.shape[0], width)
         for (start, stop), part in zip(self.spans, parts, strict=True):
             whole[start:stop] = part
         return self.summed(whole)[0]
 
-    def gather(self, support: Support) -> Tensor:
-        return self.source.on(support, self.everything)  # a list of pairs is quicker made than sent
-
     # --- gradient ---------------------------------------------------------------------------------------------
 
     def pullback(
         self,
+        wanted: list[bool],
         left: Tensor | None,  # [n, k]
         right: Tensor | None,  # [m, k]
-        support: Support,
-        on_support: Tensor | None,
+        target: Support,
+        on_target: Tensor | None,  # [k] on pairs, [n] for Σ_j T_ij log K_ij, or [n, m]
         extra: Callable[[int, int], Tensor] | None,
     ) -> list[Tensor | None]:
-        """The gradient in each leaf of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (values on the support) + extra rows."""
+        """The gradient in each tensor of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (on the target) + extra rows."""
         source = self.source
-        grads = source.gradients()
-        pairs = source.few(support) if isinstance(source, Inner) else None
-        dense = on_support if pairs is None else None
-        if left is None and dense is None and extra is None:
-            pass
-        elif isinstance(source, Inner) and left is not None and left.shape[1] == 1 and dense is None and extra is None:
+        grads = [torch.zeros_like(t) if want else None for t, want in zip(source.tensors, wanted, strict=True)]
+        dense = on_target if on_target is not None and on_target.dim() == 2 else None
+        if left is not None and left.shape[1] == 1 and dense is None and extra is None and isinstance(source, Inner):
             assert right is not None
             self._pull_rank_one(source, left[:, 0], right[:, 0], grads)
-        else:
-            self._pull_blocks(left, right, support, dense, extra, grads)
-        mine = [grad for grad in grads if grad is not None]
-        whole = iter(self.summed(*mine))
-        grads = [None if grad is None else next(whole) for grad in grads]
-        if pairs is not None and on_support is not None:
-            assert isinstance(source, Inner)
-            source.pull_pairs(pairs, on_support, grads)
+        elif left is not None or dense is not None or extra is not None:
+            self._pull_blocks(left, right, dense, extra, grads)
+        if self.shard is not None:
+            whole = iter(self.summed(*(grad for grad in grads if grad is not None)))
+            grads = [None if grad is None else next(whole) for grad in grads]
+        if on_target is not None and isinstance(target, Pairs):
+            source.pull_pairs(target, on_target, grads)
+        elif on_target is not None and dense is None:
+            source.pull_target(target, on_target, grads)
         return grads
 
     def _pull_rank_one(self, source: Inner, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
@@ -246,8 +287,7 @@ class Blocked(Operator):
         self,
         left: Tensor | None,
         right: Tensor | None,
-        support: Support,
-        on_support: Tensor | None,
+        dense: Tensor | None,
         extra: Callable[[int, int], Tensor] | None,
         grads: list[Tensor | None],
     ) -> None:
@@ -259,8 +299,8 @@ class Blocked(Operator):
                 w.zero_()
             else:
                 torch.mm(left[start:stop], right.T, out=w).mul_(k)
-            if on_support is not None:
-                w += support.scatter(on_support, start, stop)
+            if dense is not None:
+                w += dense[start:stop]
             if extra is not None:
                 w += extra(start, stop)
             self.source.pull(start, stop, w, grads)

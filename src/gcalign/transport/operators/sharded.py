@@ -13,12 +13,25 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+_GROUPS: dict[str, dist.ProcessGroup] = {}
+
+
+def name_of(group: dist.ProcessGroup | None) -> str:
+    """A name under which a process group is found again; "" is the default group."""
+    if group is None:
+        return ""
+    name = f"group {id(group)}"
+    _GROUPS[name] = group
+    return name
+
 
 class Shard:
-    """This rank among those of the default process group."""
+    """This rank among those of a process group."""
 
-    def __init__(self) -> None:
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+    def __init__(self, group: str = "") -> None:
+        self.name = group
+        self.group = _GROUPS.get(group)  # None is torch's own default
+        self.rank, self.world = dist.get_rank(self.group), dist.get_world_size(self.group)
 
     def rows(self, n: int) -> tuple[int, int]:
         """First and last row of mine; some ranks have one more than others, or none."""
@@ -30,21 +43,21 @@ class Shard:
             whole = tuple(part.contiguous() for part in parts)
             with answering():
                 for part in whole:
-                    dist.all_reduce(part)
+                    dist.all_reduce(part, group=self.group)
             return whole
         joined = torch.cat(parts)
         with answering():
-            dist.all_reduce(joined)
+            dist.all_reduce(joined, group=self.group)
         return joined.split([len(part) for part in parts])
 
     def logsumexp(self, part: Tensor) -> Tensor:
         """log Σ e^part over the ranks, entry by entry."""
         top = part.clone()
         with answering():
-            dist.all_reduce(top, dist.ReduceOp.MAX)
+            dist.all_reduce(top, dist.ReduceOp.MAX, group=self.group)
             unit = torch.where(torch.isfinite(top), top, 0)
             total = (part - unit).exp()
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=self.group)
         return total.log() + unit
 
 

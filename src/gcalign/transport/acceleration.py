@@ -53,6 +53,6 @@ class Accelerated:
         gram = steps @ steps.T
         gram = gram / gram.diagonal().mean().clamp(min=torch.finfo(gram.dtype).tiny)
         gram.diagonal().add_(1e-10)
-        weights = torch.linalg.solve(gram, torch.ones_like(gram[0]))
+        weights = torch.linalg.solve_ex(gram, torch.ones_like(gram[0]))[0]  # which makes no device wait
         mixed = (weights / weights.sum()).to(b.dtype) @ torch.stack(self._points)
         return torch.where(torch.isfinite(mixed).all(), mixed, g)

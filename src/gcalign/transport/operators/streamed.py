@@ -8,9 +8,9 @@ import mmap
 import torch
 from torch import Tensor
 
-from gcalign.operators.blocked import Blocked
-from gcalign.operators.sharded import Shard
-from gcalign.operators.sources import Source
+from gcalign.transport.operators.blocked import Blocked, State
+from gcalign.transport.operators.sharded import Shard
+from gcalign.transport.operators.sources import Source
 
 _HALF = 10.5  # e^±10.5 is in the range of float16
 
@@ -18,8 +18,8 @@ _HALF = 10.5  # e^±10.5 is in the range of float16
 class Streamed(Blocked):
     """Memory of `block` rows, whatever n; each pass costs the kernel once more."""
 
-    def __init__(self, source: Source, block: int, shard: Shard | None = None) -> None:
-        super().__init__(source, block, shard)
+    def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
+        super().__init__(source, block, shard, state)
         self._scratch: Tensor | None = None
 
     def _take(self, start: int, stop: int) -> Tensor:
@@ -40,26 +40,34 @@ class Cached(Streamed):
     1e-12 of it.
     """
 
-    def __init__(self, source: Source, block: int, shard: Shard | None = None) -> None:
-        super().__init__(source, block, shard)
-        self._raw = self._placed = float(source.bound()) <= _HALF
+    def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
+        super().__init__(source, block, shard, state)
         self._unit = 14 * math.log(2)
         self._least = math.log(max(self.shape)) + math.log(6e-8) + math.log(1e4)
-        self._copy: Tensor | None = None
-        self._kept = 0  # rows of mine that are there
-        self._first = self.spans[0][0] if self.spans else 0
+        kept = None if state is None or not len(state.kept) else state.kept
+        self._copy: Tensor | None = kept
+        self._made = self.first if kept is None else self.last  # rows of it that are there
+
+    def _raw_bound(self) -> float:
+        return _HALF
 
     def _take(self, start: int, stop: int) -> Tensor:
         if self._copy is None:
-            self._copy, self._kept = _room(self.spans[-1][1] - self._first, self.shape[1], self.like.device), start
+            self._copy, self._made = _room(self.last - self.first, self.shape[1], self.like.device), start
         if self._scratch is None:
             self._scratch = self.like.new_empty(self.block, self.shape[1])
         out = self._scratch[: stop - start]
-        copy = self._copy[start - self._first : stop - self._first]
-        if stop > self._kept:
+        copy = self._copy[start - self.first : stop - self.first]
+        if stop > self._made:
             copy.copy_(self._make(start, stop, out))
-            self._kept = stop
+            self._made = stop
         return out.copy_(copy)
+
+    def _kept(self) -> Tensor:
+        if self._copy is None or self._made < self.last:
+            for _ in self.blocks():  # made by the way
+                pass
+        return torch.empty(0, self.shape[1], dtype=torch.float16) if self._copy is None else self._copy
 
     def _absorb(self, alpha: Tensor | None, beta: Tensor) -> None:
         super()._absorb(None if alpha is None else alpha + self._unit, beta)

@@ -13,7 +13,8 @@ def conjugate_gradients(
 ) -> Tensor | None:
     """apply⁻¹ rhs for an operator symmetric and positive in the weighted inner product, but for a null vector.
 
-    None where an eigenvalue is below 1e-3: a plan converged to 1e-6 leaves its scalings that much less exact.
+    None where it is not found: no convergence, or an eigenvalue below 1e-3, since a plan converged to 1e-6 leaves its
+    scalings that much less exact.
     """
 
     def project(v: Tensor) -> Tensor:
@@ -27,7 +28,7 @@ def conjugate_gradients(
     enough = size * torch.finfo(rhs.dtype).eps ** 1.6
     for _ in range(2 * len(rhs) + 20):
         if bool(size <= enough):
-            break
+            return x
         image = project(apply(direction))
         curvature = inner(direction, image)
         if not bool(curvature > 1e-3 * inner(direction, direction)):
@@ -37,4 +38,4 @@ def conjugate_gradients(
         residual = residual - step * image
         size, before = inner(residual, residual), size
         direction = residual + size / before * direction
-    return x
+    return x if bool(size <= 1e3 * enough) else None

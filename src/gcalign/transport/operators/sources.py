@@ -1,0 +1,218 @@
+"""Where log K comes from: the factors of a kernel, or a matrix."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gcalign.transport.support import Pairs, Support
+
+
+class Source(ABC):
+    """log K as a function of tensors."""
+
+    exclude_self: bool  # whether row i and column i are one embedding and never matched
+    bound: float  # no entry of what `write` writes is larger in size, as far as is known without looking
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything a gradient may be wanted for."""
+
+    @property
+    @abstractmethod
+    def offsets(self) -> tuple[Tensor, Tensor]:  # [n] or [1], [m] or [1]
+        """What `write` leaves out of log K: one number for each row, one for each column."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows start:stop of log K, differentiable."""
+
+    @abstractmethod
+    def write(self, start: int, stop: int, out: Tensor) -> None:
+        """Rows start:stop of log K, without the offsets, into `out`."""
+
+    @abstractmethod
+    def measured_bound(self) -> float:
+        """The bound, by looking; waits for the device."""
+
+    @abstractmethod
+    def on_pairs(self, pairs: Pairs) -> Tensor:  # [k]
+        """log K on a target's pairs."""
+
+    @abstractmethod
+    def against(self, target: Support) -> Tensor:  # [n]
+        """Σ_j T_ij log K_ij."""
+
+    @abstractmethod
+    def pull(self, start: int, stop: int, weights: Tensor, into: list[Tensor | None]) -> None:
+        """Add the gradient of Σ weights·(rows start:stop of log K), the weights held constant."""
+
+    @abstractmethod
+    def pull_pairs(self, pairs: Pairs, weights: Tensor, into: list[Tensor | None]) -> None:
+        """The same for weights on a list of pairs."""
+
+    @abstractmethod
+    def pull_target(self, target: Support, weights: Tensor, into: list[Tensor | None]) -> None:  # [n]
+        """The same for Σ_i weights_i Σ_j T_ij log K_ij."""
+
+
+@dataclass(frozen=True)
+class Inner(Source):
+    """log K = scale·φ ψᵀ + r ⊕ c: products with K are matrix products with two tall matrices, and so is its gradient."""
+
+    phi: Tensor  # [n, d]
+    psi: Tensor  # [m, d]
+    r: Tensor  # [n] or [1]
+    c: Tensor  # [m] or [1]
+    scale: float = 1.0
+    bound: float = math.inf
+    exclude_self: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.phi), len(self.psi)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.phi, self.psi, self.r, self.c
+
+    @property
+    def offsets(self) -> tuple[Tensor, Tensor]:
+        return self.r, self.c
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        r = self.r if len(self.r) == 1 else self.r[start:stop]
+        log_k = self.scale * (self.phi[start:stop] @ self.psi.T) + r[:, None] + self.c
+        return without_itself(log_k, start) if self.exclude_self else log_k
+
+    def write(self, start: int, stop: int, out: Tensor) -> None:
+        out.addmm_(self.phi[start:stop], self.psi.T, beta=0, alpha=self.scale)
+        if self.exclude_self:
+            out.diagonal(start).fill_(-torch.inf)
+
+    def measured_bound(self) -> float:
+        phi, psi = (torch.linalg.vector_norm(x.detach(), dim=1).max() for x in (self.phi, self.psi))
+        return abs(self.scale) * float(phi * psi)
+
+    def on_pairs(self, pairs: Pairs) -> Tensor:
+        inner = (pairs.along_rows(self.phi) * pairs.along_columns(self.psi)).sum(1)
+        r = self.r if len(self.r) == 1 else pairs.along_rows(self.r)
+        c = self.c if len(self.c) == 1 else pairs.along_columns(self.c)
+        return self.scale * inner + (r + c)
+
+    def against(self, target: Support) -> Tensor:
+        inner = self.scale * (self.phi * target.dot(self.psi)).sum(1)
+        return inner + self.r * target.mu + target.dot(self.c.expand(self.shape[1]))
+
+    def pull(self, start: int, stop: int, weights: Tensor, into: list[Tensor | None]) -> None:
+        phi, psi, r, c = into
+        if phi is not None:
+            phi[start:stop].addmm_(weights, self.psi, alpha=self.scale)
+        if psi is not None:
+            psi.addmm_(weights.T, self.phi[start:stop], alpha=self.scale)
+        add_offset(r, slice(start, stop), lambda: weights.sum(1))
+        add_offset(c, slice(None), lambda: weights.sum(0))
+
+    def pull_pairs(self, pairs: Pairs, weights: Tensor, into: list[Tensor | None]) -> None:
+        phi, psi, r, c = into
+        if phi is not None:
+            by_rows = weights[:, None] * pairs.along_columns(self.psi)
+            if pairs.shift is None:
+                phi.index_add_(0, pairs.i, by_rows, alpha=self.scale)
+            else:
+                phi.add_(by_rows, alpha=self.scale)
+        if psi is not None:
+            by_columns = weights[:, None] * pairs.along_rows(self.phi)
+            if pairs.shift is None:
+                psi.index_add_(0, pairs.j, by_columns, alpha=self.scale)
+            else:
+                psi.add_(pairs.sum_columns(by_columns), alpha=self.scale)
+        add_offset(r, slice(None), lambda: pairs.sum_rows(weights))
+        add_offset(c, slice(None), lambda: pairs.sum_columns(weights))
+
+    def pull_target(self, target: Support, weights: Tensor, into: list[Tensor | None]) -> None:
+        phi, psi, r, c = into
+        if phi is not None:
+            phi.addcmul_(weights[:, None], target.dot(self.psi), value=self.scale)
+        if psi is not None:
+            psi.add_(target.tdot(weights[:, None] * self.phi), alpha=self.scale)
+        add_offset(r, slice(None), lambda: weights * target.mu)
+        add_offset(c, slice(None), lambda: target.tdot(weights))
+
+
+def add_offset(into: Tensor | None, which: slice, sums: Callable[[], Tensor]) -> None:
+    """Add to the gradient of an offset, if one is wanted: one number for each row (column), or one for all."""
+    if into is not None and len(into) == 1:
+        into += sums().sum()
+    elif into is not None:
+        into[which] += sums()
+
+
+def without_itself(log_k: Tensor, start: int = 0) -> Tensor:
+    """Rows from `start` on, row i and column i never matched."""
+    i = torch.arange(start, start + len(log_k), device=log_k.device)
+    return log_k.masked_fill(i[:, None] == torch.arange(log_k.shape[1], device=log_k.device), -torch.inf)
+
+
+@dataclass(frozen=True)
+class Given(Source):
+    """log K as a matrix."""
+
+    log_k: Tensor  # [n, m]
+    bound: float = math.inf
+    exclude_self: bool = False  # the matrix has −∞ there
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.log_k.shape[0], self.log_k.shape[1]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.log_k,)
+
+    @cached_property
+    def offsets(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # looked for once
+        """The middle of all entries, so that what is left is as small as it can be."""
+        low, high = torch.aminmax(self.log_k.detach())
+        middle = (0.5 * (low + high)).view(1)
+        return torch.where(torch.isfinite(middle), middle, 0), torch.zeros_like(middle)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.log_k if (start, stop) == (0, self.shape[0]) else self.log_k[start:stop]
+
+    def write(self, start: int, stop: int, out: Tensor) -> None:
+        torch.sub(self.log_k.detach()[start:stop], self.offsets[0], out=out)
+
+    def measured_bound(self) -> float:
+        low, high = torch.aminmax(self.log_k.detach())
+        return float(0.5 * (high - low))
+
+    def on_pairs(self, pairs: Pairs) -> Tensor:
+        return self.log_k[pairs.i, pairs.j]
+
+    def against(self, target: Support) -> Tensor:
+        t = target.dense()
+        return (t * self.log_k.masked_fill(t == 0, 0)).sum(1)
+
+    def pull(self, start: int, stop: int, weights: Tensor, into: list[Tensor | None]) -> None:
+        if into[0] is not None:
+            into[0][start:stop] += weights
+
+    def pull_pairs(self, pairs: Pairs, weights: Tensor, into: list[Tensor | None]) -> None:
+        if into[0] is not None:
+            into[0].index_put_((pairs.i, pairs.j), weights, accumulate=True)
+
+    def pull_target(self, target: Support, weights: Tensor, into: list[Tensor | None]) -> None:
+        if into[0] is not None:
+            into[0].addcmul_(weights[:, None], target.dense())

@@ -1,0 +1,314 @@
+"""A target plan T as pairs, as groups, or as a matrix: what solvers and divergences may ask of it, with its rows made
+only when they are wanted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+class Support(ABC):
+    """A non-negative matrix T [n, m] with no empty row."""
+
+    shape: tuple[int, int]
+    complete: bool = False  # known, without looking, to have mass in every column
+    ordinary: bool = False  # known, without looking, to have marginals that are neither huge nor tiny
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Tensor:  # [stop − start, m]
+        """Dense rows of T."""
+
+    @abstractmethod
+    def dot(self, x: Tensor) -> Tensor:  # [m] or [m, d] -> [n] or [n, d]
+        """T x."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:  # [n]
+        """Σ_j T_ij log T_ij of each row."""
+
+    @abstractmethod
+    def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:  # [n], [m]
+        """diag(left) T diag(right)."""
+
+    @abstractmethod
+    def transposed(self) -> Support:
+        """Tᵀ."""
+
+    def tdot(self, x: Tensor) -> Tensor:  # [n] or [n, d] -> [m] or [m, d]
+        """Tᵀ x."""
+        return self.transposed().dot(x)
+
+    @property
+    def mu(self) -> Tensor:  # [n]
+        """T·1."""
+        return self.dot(self._like.new_ones(self.shape[1]))
+
+    @property
+    def nu(self) -> Tensor:  # [m]
+        """Tᵀ·1."""
+        return self.tdot(self._like.new_ones(self.shape[0]))
+
+    @property
+    @abstractmethod
+    def _like(self) -> Tensor:
+        """A tensor of the dtype and device of T."""
+
+    def dense(self) -> Tensor:  # [n, m]
+        return self.rows(0, self.shape[0])
+
+
+@dataclass(frozen=True)
+class Pairs(Support):
+    """T as a list (i, j, weight), sorted by i. Arrays "on the pairs" are [k]."""
+
+    i: Tensor  # [k]
+    j: Tensor  # [k]
+    weight: Tensor  # [k]
+    shape: tuple[int, int]
+    complete: bool = False
+    ordinary: bool = False
+    shift: int | None = None  # where it is known that n = m and j = i + shift modulo n, each row once: no index needed
+
+    @property
+    def _like(self) -> Tensor:
+        return self.weight
+
+    def span(self, start: int, stop: int) -> slice:
+        """The pairs of these rows."""
+        if (start, stop) == (0, self.shape[0]):
+            return slice(None)
+        if self.shift is not None:
+            return slice(start, stop)
+        ends = torch.searchsorted(self.i, torch.tensor([start, stop], device=self.i.device))
+        return slice(*ends.tolist())
+
+    def gather(self, block: Tensor, start: int, stop: int) -> Tensor:
+        """The entries of rows start:stop, given as a dense block, on the pairs."""
+        span = self.span(start, stop)
+        return block[self.i[span] - start, self.j[span]]
+
+    def scatter(self, values: Tensor, start: int, stop: int) -> Tensor:
+        """The dense rows start:stop of a matrix given on the pairs."""
+        span = self.span(start, stop)
+        block = values.new_zeros(stop - start, self.shape[1])
+        return block.index_put((self.i[span] - start, self.j[span]), values[span], accumulate=True)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.scatter(self.weight, start, stop)
+
+    def dot(self, x: Tensor) -> Tensor:
+        return self.sum_rows(_times(self.weight, self.along_columns(x)))
+
+    def tdot(self, x: Tensor) -> Tensor:
+        return self.sum_columns(_times(self.weight, self.along_rows(x)))
+
+    @property
+    def mu(self) -> Tensor:
+        return self.sum_rows(self.weight)
+
+    @property
+    def nu(self) -> Tensor:
+        return self.sum_columns(self.weight)
+
+    def entropy(self) -> Tensor:
+        return self.sum_rows(torch.xlogy(self.weight, self.weight))
+
+    def along_rows(self, x: Tensor) -> Tensor:
+        """x_i at each pair (i, j)."""
+        return x[self.i] if self.shift is None else x
+
+    def along_columns(self, x: Tensor) -> Tensor:
+        """x_j at each pair (i, j)."""
+        return x[self.j] if self.shift is None else _rolled(x, -self.shift)
+
+    def sum_rows(self, values: Tensor) -> Tensor:
+        """Σ_j of a matrix given on the pairs."""
+        if self.shift is not None:
+            return values
+        return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.i, values)
+
+    def sum_columns(self, values: Tensor) -> Tensor:
+        """Σ_i of a matrix given on the pairs."""
+        if self.shift is not None:
+            return _rolled(values, self.shift)
+        return values.new_zeros(self.shape[1], *values.shape[1:]).index_add(0, self.j, values)
+
+    def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:
+        factor = self.along_rows(left)
+        factor = factor if right is None else factor * self.along_columns(right)
+        return replace(self, weight=self.weight * factor, ordinary=False)
+
+    def transposed(self) -> Support:
+        order = torch.argsort(self.j, stable=True)
+        return Pairs(self.j[order], self.i[order], self.weight[order], self.shape[::-1], self.complete, self.ordinary)
+
+
+def _rolled(x: Tensor, by: int) -> Tensor:
+    return x.roll(by, 0) if by else x
+
+
+def _times(factor: Tensor, x: Tensor) -> Tensor:  # [k], [k] or [k, d]
+    return factor * x if x.dim() == 1 else factor[:, None] * x
+
+
+@dataclass(frozen=True)
+class Groups(Support):
+    """T of few levels, T_ij = left_i right_j (base + Σ_l level_l where i and j share group l + what `pairs` adds).
+
+    Groups are nested, coarse ones first. Products cost O(n + m), and rows are made from the codes.
+    """
+
+    row_codes: Tensor  # [L, n]  as `shared_codes` gives them
+    column_codes: Tensor  # [L, m]
+    levels: Tensor  # [1 + L]  base first
+    pairs: Pairs
+    left: Tensor  # [n]
+    right: Tensor  # [m]
+    shape: tuple[int, int]
+    complete: bool = False
+    ordinary: bool = False
+
+    @property
+    def _like(self) -> Tensor:
+        return self.levels
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        block = self.levels[0].expand(stop - start, self.shape[1])
+        for g, h, level in self._each():
+            block = block + level * (g[start:stop, None] == h)
+        # added last, so that what cancels does so exactly
+        return (block + self.pairs.rows(start, stop)) * self.left[start:stop, None] * self.right
+
+    def _each(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        return zip(self.row_codes, self.column_codes, self.levels[1:], strict=True)
+
+    def dot(self, x: Tensor) -> Tensor:
+        x = _times(self.right, x)
+        total = self.levels[0] * x.sum(0) + self.pairs.dot(x)
+        for g, h, level in self._each():
+            total = total + level * x.new_zeros(sum(self.shape), *x.shape[1:]).index_add(0, h, x)[g]
+        return _times(self.left, total)
+
+    def on_pairs(self) -> Tensor:
+        """What the groups alone say on the pairs."""
+        value = self.levels[0].expand(len(self.pairs.i))
+        for g, h, level in self._each():
+            value = value + level * (g[self.pairs.i] == h[self.pairs.j])
+        return value
+
+    def entropy(self) -> Tensor:
+        # t log t has the same groups as t, with other levels
+        values = self.levels.cumsum(0)
+        values = torch.xlogy(values, values)
+        before = self.on_pairs()
+        after = (before + self.pairs.weight).clamp(min=0)
+        added = torch.xlogy(after, after) - torch.xlogy(before, before)
+        plain = replace(self, left=torch.ones_like(self.left), right=torch.ones_like(self.right))
+        logs = replace(plain, levels=values.diff(prepend=values.new_zeros(1)), pairs=replace(self.pairs, weight=added))
+        left, right = self.left, self.right
+        return left * (left.log() * plain.dot(right) + plain.dot(torch.xlogy(right, right)) + logs.dot(right))
+
+    def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:
+        right = self.right if right is None else self.right * right
+        return replace(self, left=self.left * left, right=right, ordinary=False)
+
+    def transposed(self) -> Support:
+        pairs = self.pairs.transposed()
+        assert isinstance(pairs, Pairs)
+        return Groups(
+            self.column_codes, self.row_codes, self.levels, pairs, self.right, self.left,
+            self.shape[::-1], self.complete, self.ordinary,
+        )  # fmt: skip
+
+
+def shared_codes(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:  # [n], [m] -> [n], [m]
+    """Numbers below n + m that are equal where the values are; shapes and steps do not depend on the values."""
+    both = torch.cat([left, right])
+    codes = torch.searchsorted(both.sort().values, both)
+    return codes[: len(left)], codes[len(left) :]
+
+
+@dataclass(frozen=True)
+class Full(Support):
+    """T as a matrix."""
+
+    weight: Tensor  # [n, m]
+
+    @property
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]  # the matrix has it already
+        return self.weight.shape[0], self.weight.shape[1]
+
+    @property
+    def _like(self) -> Tensor:
+        return self.weight
+
+    @staticmethod
+    def checked(matrix: Tensor, shape: tuple[int, int], like: Tensor) -> Full:
+        """A user's dense matrix, if it can be a target of that shape."""
+        if not isinstance(matrix, Tensor) or tuple(matrix.shape) != shape:
+            got = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
+            raise ValueError(f"target of shape {got} must be {shape}, as log_k")
+        refuse_bad_weights(matrix)
+        full = Full(matrix.to(like))
+        if bool((full.mu == 0).any()):
+            raise ValueError("a row of the target has no positive; give every row a positive entry, or drop the row")
+        return full
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.weight[start:stop]
+
+    def dot(self, x: Tensor) -> Tensor:
+        return self.weight @ x
+
+    def tdot(self, x: Tensor) -> Tensor:
+        return self.weight.T @ x
+
+    @property
+    def mu(self) -> Tensor:
+        return self.weight.sum(1)
+
+    @property
+    def nu(self) -> Tensor:
+        return self.weight.sum(0)
+
+    def entropy(self) -> Tensor:
+        return torch.xlogy(self.weight, self.weight).sum(1)
+
+    def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:
+        weight = self.weight * left[:, None]
+        return Full(weight if right is None else weight * right)
+
+    def transposed(self) -> Support:
+        return Full(self.weight.T)
+
+
+def seen(flag: Tensor) -> bool:
+    """Whether a test on values comes out true; never under torch.compile, where there are no values to look at."""
+    return not torch.compiler.is_compiling() and bool(flag)
+
+
+def refuse_bad_weights(values: Tensor) -> None:
+    """Targets are data: non-negative, finite, without gradient."""
+    if values.requires_grad:
+        raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
+    if seen(~torch.isfinite(values).all()) or seen((values < 0).any()):
+        raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
+
+
+def join(left: Tensor, right: Tensor, distinct: bool) -> tuple[Tensor, Tensor]:
+    """Every (i, j) with left_i = right_j, sorted by i, and with `distinct` i ≠ j: never an n × m comparison."""
+    order = torch.argsort(right, stable=True)
+    ranked = right[order]
+    first, last = torch.searchsorted(ranked, left), torch.searchsorted(ranked, left, right=True)
+    many = last - first
+    i = torch.repeat_interleave(torch.arange(len(left), device=left.device), many)
+    within = torch.arange(len(i), device=left.device) - (many.cumsum(0) - many)[i]
+    j = order[first[i] + within]
+    if not distinct:
+        return i, j
+    other = j != i
+    return i[other], j[other]
