@@ -146,7 +146,8 @@ def _probe(parser: Parser) -> Run:
         subject = "" if result.of is None else f"{result.of}, "
         print(
             f"{subject}{result.protocol}: {100 * result.accuracy:.1f}{spread} % on {result.split} "
-            f"({result.n_test} images), {result.labels_used} labels, seed {result.seed}, chosen: {result.hyperparameters}"
+            f"({result.n_test} images), {result.labels_used} labels, seed {result.seed}, "
+            f"chosen: {result.hyperparameters}"
         )
 
     return run
