@@ -130,7 +130,7 @@ def unique(draw: Draw) -> Case:
     tolerance=1e-9,
 )
 def qualification(draw: Draw) -> Case:
-    batch = draw.batch((2, 8, 16), eps=(0.3, 2.0))
+    batch = draw.batch((2, 8, 16), eps=(0.5, 2.0))
     b, more = len(batch.z1), draw.uniform(1.1, 2.0)
     ones = torch.ones(b, dtype=torch.float64)
 
