@@ -176,7 +176,8 @@ def _cost() -> list[Claim]:
             "FLOPs GCA-UOT",
             text,
             "GCA-UOT saves 30 % of INCE's FLOPs",
-            f"{paper.MFLOPS['gca-uot']} against {paper.MFLOPS['ince']} MFLOP: {_percent(less)}",
+            f"{paper.MFLOPS['gca-uot']} against {paper.MFLOPS['ince']} MFLOP: {_percent(less)}; its INCE multiplies by "
+            "dense diagonal matrices (`flops published` below)",
             cost_judges.flops("gca-uot", _percent, lambda x: x <= less),
         ),
     ]
