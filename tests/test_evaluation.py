@@ -25,6 +25,7 @@ from gcalign.lab.evaluation import (
 )
 from gcalign.lab.evaluation.classifiers import logistic, neighbours, standardisation
 from gcalign.lab.evaluation.features import pixels
+from gcalign.lab.evaluation.protocols import L2_GRID, _validation_curve
 
 FAST = {
     "linear": {"epochs": 5},
@@ -257,6 +258,16 @@ def test_validation_picks_a_strong_penalty_for_noise_with_many_features():
     result = evaluate("linear-fast", x, y, *blobs(60, d=200, seed=1, noise=6.0), splits=3)
     assert result.hyperparameters["l2"] >= 1e-2
     assert result.validation is not None
+
+
+def test_by_default_the_penalty_is_the_best_on_the_mean_of_five_splits():
+    (x, y), test = blobs(60, d=200, noise=4.0), blobs(60, d=200, seed=1, noise=4.0)
+    curves = [_validation_curve(x, y, 3, 0.1, seed, 200) for seed in range(5)]
+    means = [sum(scores) / 5 for scores in zip(*curves, strict=True)]
+    found = evaluate("linear-fast", x, y, *test)
+    assert found.hyperparameters["l2"] == L2_GRID[means.index(max(means))]
+    assert found.validation == pytest.approx(max(means))
+    assert len({tuple(scores) for scores in curves}) > 1  # one split would have been luck
 
 
 # splits

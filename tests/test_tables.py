@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy
 import pytest
 from scipy import stats
 
@@ -47,6 +48,54 @@ def test_unpaired_groups_have_the_interval_of_welchs_test():
     found = statistics.welch(statistics.spread(a), statistics.spread(b))
     expected = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+ROWS = {
+    "a": {0: 0.54, 1: 0.55, 2: 0.52, 3: 0.56},
+    "b": {3: 0.50, 2: 0.49, 1: 0.47, 0: 0.50},
+    "c": {0: 0.51, 1: 0.56, 2: 0.50, 3: 0.55},
+}
+
+
+@pytest.mark.parametrize("weights", [{"a": 1, "b": -1}, {"a": 1, "b": 1, "c": -2}])
+def test_the_pooled_error_is_that_of_least_squares_with_methods_and_seeds_as_effects(weights):
+    names, seeds = list(ROWS), range(4)
+    design, values = [], []
+    for m in names:
+        for s in seeds:
+            design.append([float(m == name) for name in names] + [float(s == k) for k in list(seeds)[1:]])
+            values.append(ROWS[m][s])
+    x, y = numpy.array(design), numpy.array(values)
+    fitted, (residual,), *_ = numpy.linalg.lstsq(x, y, rcond=None)
+    w = numpy.array([weights.get(m, 0.0) for m in names] + [0.0] * 3)
+    df = len(y) - x.shape[1]
+    error = math.sqrt(residual / df * (w @ numpy.linalg.inv(x.T @ x) @ w))
+    found = statistics.contrast(ROWS, weights).pooled
+    assert (found.mean, found.error, found.df) == (pytest.approx(w @ fitted), pytest.approx(error), df)
+    assert found.p() == pytest.approx(2 * stats.t.sf(abs(found.mean) / error, df))
+
+
+def test_of_two_rows_the_pooled_test_is_the_paired_one():
+    found = statistics.contrast({m: ROWS[m] for m in "ab"}, {"a": 1, "b": -1})
+    expected = stats.ttest_rel([ROWS["a"][s] for s in range(4)], [ROWS["b"][s] for s in range(4)])
+    for estimate in (found.paired, found.pooled):
+        assert estimate.p() == pytest.approx(expected.pvalue)
+        interval, oracle = estimate.interval(), expected.confidence_interval(0.95)
+        assert (interval.low, interval.high) == pytest.approx((oracle.low, oracle.high))
+
+
+def test_a_contrast_of_one_seed_or_none_says_nothing():
+    alone = statistics.contrast({"a": {0: 0.9}, "b": {0: 0.1}}, {"a": 1, "b": -1})
+    assert (alone.pooled.p(), alone.paired.p()) == (1.0, 1.0)
+    assert math.isinf(alone.pooled.interval().high)
+    assert statistics.contrast({"a": {0: 0.9}, "b": {1: 0.1}}, {"a": 1, "b": -1}) is None
+    assert statistics.contrast({"a": {0: 0.9}}, {"a": 1, "b": -1}) is None
+
+
+def test_holms_p_values_are_those_of_the_definition():
+    assert statistics.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert statistics.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert statistics.holm([]) == []
 
 
 def test_only_seeds_that_both_have_are_compared():

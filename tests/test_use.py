@@ -10,11 +10,13 @@ import pytest
 from PIL import Image
 
 from gcalign.cli import main
+from gcalign.lab.data.views import make_views
 from gcalign.lab.report.page import Cell, Grid, Section, page
-from gcalign.lab.training import use
+from gcalign.lab.training import baselines, use
 from gcalign.lab.training.config import configured
+from gcalign.lab.training.module import Pretraining
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.train import train
+from gcalign.lab.training.train import images_of, train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
 
@@ -48,8 +50,47 @@ def test_domains_are_probed_as_the_paper_does(run, protocol):
 
 @pytest.mark.parametrize("name", ["pixels", "untrained"])
 def test_baselines_are_probed_without_a_run(name):
-    result = use.probe([f"run={name}", "data=scenes", "protocol=knn"])
+    result = use.probe([f"run={name}", "data=scenes", "data.limit=300", "protocol=knn"])
     assert 0.05 < result.accuracy < 0.5
+    assert (result.n_train, result.n_test) == (300, 500)  # as a run that was trained on 300
+
+
+def test_untrained_is_the_encoder_that_the_run_started_from(run):
+    images = images_of(run.config().data, "train")
+    augment = make_views("plain", images.shape, images.mean, images.std)
+    start = Pretraining(run.config(), images.shape, augment, 1).encoder.state_dict()
+    for given in ({"like": str(run.path)}, {"model.width": "0.25", "seed": "0"}):
+        found = baselines.named({"run": "untrained", **given})(images).state_dict()
+        assert all(found[key].equal(value) for key, value in start.items())
+    other = baselines.named({"run": "untrained", "model.width": "0.25", "seed": "1"})(images).state_dict()
+    assert not all(other[key].equal(value) for key, value in start.items())
+
+
+def test_a_baseline_says_its_model_and_takes_the_data_of_the_run_it_is_like(run, capsys):
+    lines = len(run.results())
+    like = use.probe(["run=untrained", f"like={run.path}", "protocol=knn"])
+    words = use.probe(["run=untrained", "model.width=0.25", "seed=0", "data=scenes", "data.limit=256", "protocol=knn"])
+    assert like == words
+    assert like.of == "untrained (encoder small, width 0.25, stem auto, seed 0)"
+    assert like.seed == 0
+    assert len(run.results()) == lines  # it is no measurement of the run
+    assert main(["probe", "run=untrained", "model.width=0.25", "seed=3", "data=scenes", "protocol=knn"]) == 0
+    assert capsys.readouterr().out.startswith("untrained (encoder small, width 0.25, stem auto, seed 3), knn: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run={}", "model.width=1"], r"model.width=1 is for a baseline, .* use run=untrained"),
+        (["run=untrained", "like={}", "seed=1"], r"seed=1 cannot go with like="),
+        (["run=untrained", "like=nowhere"], "must be a folder with a config.json"),
+        (["run=untrained", "model.width=-1", "data=scenes"], "width=-1 must be"),
+        (["run=untrained", "model.widht=1"], "did you mean 'model.width'"),
+    ],
+)
+def test_a_baseline_with_words_that_contradict_is_refused(run, words, said):
+    with pytest.raises(ValueError, match=said):
+        use.probe([word.format(run.path) for word in words])
 
 
 def test_embeddings_are_a_table_of_features_with_labels(run, tmp_path):

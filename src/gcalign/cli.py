@@ -132,7 +132,10 @@ def _train(parser: Parser) -> Run:
 )
 def _probe(parser: Parser) -> Run:
     parser.add_argument(
-        "overrides", nargs="+", metavar="key=value", help="run=, protocol=, seed=, and the protocol's own"
+        "overrides",
+        nargs="+",
+        metavar="key=value",
+        help="run=, protocol=, seed=, and the protocol's own; run=untrained takes model.* or like=",
     )
 
     def run(args: argparse.Namespace) -> None:
@@ -140,9 +143,11 @@ def _probe(parser: Parser) -> Run:
 
         result = probe(args.overrides, progress=sys.stderr.isatty())
         spread = "" if result.std is None else f" ± {100 * result.std:.1f}"
+        subject = "" if result.of is None else f"{result.of}, "
         print(
-            f"{result.protocol}: {100 * result.accuracy:.1f}{spread} % on {result.split} ({result.n_test} images), "
-            f"{result.labels_used} labels, seed {result.seed}, chosen: {result.hyperparameters}"
+            f"{subject}{result.protocol}: {100 * result.accuracy:.1f}{spread} % on {result.split} "
+            f"({result.n_test} images), {result.labels_used} labels, seed {result.seed}, "
+            f"chosen: {result.hyperparameters}"
         )
 
     return run

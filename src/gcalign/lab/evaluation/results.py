@@ -49,6 +49,7 @@ class Result:
     classes: int
     n_train: int
     n_test: int
+    of: str | None = None  # the baseline that was measured; None for the encoder that was given
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

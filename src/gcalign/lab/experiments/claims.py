@@ -6,26 +6,34 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from gcalign.errors import one_of
 from gcalign.lab import files
 from gcalign.lab.experiments import records
-from gcalign.lab.experiments.judges import Results, Verdict, Word
+from gcalign.lab.experiments.judges import ALPHA, Results, Verdict, Word
 from gcalign.lab.experiments.ledger import LEDGER, OWN, Claim
 from gcalign.lab.experiments.sheets import escaped
+from gcalign.lab.experiments.statistics import holm
 
 if TYPE_CHECKING:
     from gcalign.lab import verify
 
 SCALES = ("tiny", "small", "paper")
-_STYLE: Mapping[Word, str] = {"held": "green", "failed": "bold red", "not shown": "yellow", "not measured": "dim"}
+_STYLE: Mapping[Word, str] = {
+    "held": "green",
+    "failed": "bold red",
+    "not shown": "yellow",
+    "true by construction": "cyan",
+    "not measured": "dim",
+}
 _MEANS: Mapping[Word, str] = {
-    "held": "what the paper says, and the 95 % interval excludes the opposite",
-    "failed": "the interval excludes what the paper says",
-    "not shown": "at this scale the interval includes zero, or there is one seed and so no interval: neither way",
+    "held": "what the paper says, and Holm's p for the opposite is at most 0.05",
+    "failed": "the opposite of what the paper says, by the same test",
+    "not shown": "neither, at this scale; one seed never shows anything",
+    "true by construction": "follows from how the thing is computed, so that no experiment could have found otherwise",
     "not measured": "no result file yet; the command beside it makes one",
 }
 _WIDTH = 160  # where the output is no terminal and has no width of its own
@@ -33,11 +41,28 @@ _WIDTH = 160  # where the output is no terminal and has no width of its own
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its verdict."""
+    """A claim with its verdict in its family; `adjusted` is Holm's p, None where nothing was tested."""
 
     claim: Claim
     scale: str
     verdict: Verdict
+    adjusted: float | None = None
+
+    @property
+    def shown(self) -> str:
+        """The verdict as it is printed."""
+        return f"{self.verdict.word}, exploratory" if self.exploratory else self.verdict.word
+
+    @property
+    def exploratory(self) -> bool:
+        """Decided, but by a measure or a rule that was chosen with results in view."""
+        word, first = self.verdict.word, self.verdict.first
+        return word in ("held", "failed") and (self.claim.exploratory or first not in (None, word))
+
+    @property
+    def p(self) -> str:
+        """As found, then within the family."""
+        return "–" if self.verdict.p is None or self.adjusted is None else f"{self.verdict.p:.2g} → {self.adjusted:.2g}"
 
     @property
     def basis(self) -> str:
@@ -52,7 +77,8 @@ class Judged:
     def as_dict(self) -> dict[str, object]:
         c, v = self.claim, self.verdict
         named = {"section": c.section, "label": c.label, "where": c.where, "says": c.says, "paper": c.paper_value}
-        return {**named, "ours": v.ours, "basis": self.basis, "n": v.n, "verdict": v.word}
+        tested = {"p": v.p, "holm": self.adjusted, "exploratory": self.exploratory}
+        return {**named, "ours": v.ours, "basis": self.basis, "n": v.n, **tested, "verdict": v.word}
 
 
 def loaded(folder: Path, scale: str) -> Results:
@@ -65,7 +91,16 @@ def loaded(folder: Path, scale: str) -> Results:
 
 
 def judged(results: Results) -> list[Judged]:
-    return [Judged(claim, results.scale, claim.verdict(results)) for claim in LEDGER]
+    """Every claim, after Holm's correction over those of its section that were tested."""
+    found = [Judged(claim, results.scale, claim.verdict(results)) for claim in LEDGER]
+    for section in {j.claim.section for j in found}:
+        family = [k for k, j in enumerate(found) if j.claim.section == section and j.verdict.p is not None]
+        for k, p in zip(family, holm([found[k].verdict.p or 0.0 for k in family]), strict=True):
+            verdict = found[k].verdict
+            found[k] = replace(
+                found[k], adjusted=p, verdict=verdict if p <= ALPHA else replace(verdict, word="not shown")
+            )
+    return found
 
 
 def claims(
@@ -111,15 +146,22 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
         f"`gcalign claims --scale {scale}{' --theorems' if proofs else ''} --write docs/claims.md`; do not edit.",
         f"**{summary(found)}.**",
         "\n".join(f"* **{word}**: {meaning}." for word, meaning in _MEANS.items()),
-        "Differences are paired by seed, in percentage points of accuracy unless said otherwise, with their 95 % "
-        "interval (Student t) in brackets. Each claim is judged alone: of twenty intervals about one excludes zero by "
-        f"chance. Result files: {', '.join(f'`{name}`' for name in results.records) or 'none yet'}.",
+        "Differences are paired by seed, in percentage points of accuracy unless said otherwise. In brackets stands "
+        "the 95 % interval from the pooled residual of method × seed: what is left of all methods measured in that "
+        "place after a mean for each method and each seed, with (methods − 1)(seeds − 1) degrees of freedom, all "
+        "methods being taken for equally noisy. After “paired” stands Student's t of that difference alone, with its "
+        "n − 1. The column p has the test by the pooled residual, then Holm's correction over the tested claims of the "
+        "section, by which the verdict goes; counts over several methods or settings are corrected among themselves "
+        "and have no p here.",
+        "**Exploratory**: how it is measured or judged was decided with results in view. The first rule, when the runs "
+        "were made, was the paired interval alone; a verdict that it does not give is exploratory, too.",
+        f"Result files: {', '.join(f'`{name}`' for name in results.records) or 'none yet'}.",
     ]
     for section in dict.fromkeys(j.claim.section for j in found):
-        rows = ["| claim | where | paper | found | basis | verdict |", "|---|---|---|---|---|---|"]
+        rows = ["| claim | where | paper | found | basis | p | verdict |", "|---|---|---|---|---|---|---|"]
         for j in (j for j in found if j.claim.section == section):
-            cells = (j.claim.says, f"`{j.claim.where}`", j.claim.paper_value, j.verdict.ours, j.basis)
-            rows.append(f"| {' | '.join(map(escaped, cells))} | **{j.verdict.word}** |")
+            cells = (j.claim.says, f"`{j.claim.where}`", j.claim.paper_value, j.verdict.ours, j.basis, j.p)
+            rows.append(f"| {' | '.join(map(escaped, cells))} | **{j.shown}** |")
         parts += [f"## {section}", "\n".join(rows)]
     parts.append("## Theorems")
     if proofs:
@@ -143,7 +185,8 @@ def _show(found: Sequence[Judged], proofs: Sequence[verify.Verdict]) -> None:
     for name, ratio in (("claim", 4), ("paper", 3), ("found", 5)):
         table.add_column(name, ratio=ratio)
     table.add_column("basis", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("p → Holm", no_wrap=True)
+    table.add_column("verdict")
     section = None
     for j in found:
         if j.claim.section != section:
@@ -151,13 +194,15 @@ def _show(found: Sequence[Judged], proofs: Sequence[verify.Verdict]) -> None:
             table.add_section()
             table.add_row(Text(section, style="bold"))
         c, v = j.claim, j.verdict
-        cells = (c.says, c.paper_value, v.ours.replace("`", ""), j.basis)
-        table.add_row(*map(Text, cells), Text(v.word, style=_STYLE[v.word]))
+        cells = (c.says, c.paper_value, v.ours.replace("`", ""), j.basis, j.p)
+        table.add_row(*map(Text, cells), Text(j.shown, style=_STYLE[v.word]))
     if proofs:
         table.add_section()
         table.add_row(Text("Theorems", style="bold"))
         for p in proofs:
-            table.add_row(Text(p.claim), Text(p.label), Text(p.evidence), Text(f"{p.cases} cases"), Text(p.verdict))
+            table.add_row(
+                Text(p.claim), Text(p.label), Text(p.evidence), Text(f"{p.cases} cases"), Text("–"), Text(p.verdict)
+            )
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
     console.print(table)
     console.print(Text(f"{summary(found)}."))

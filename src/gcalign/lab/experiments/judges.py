@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from gcalign.lab.experiments import paper
 from gcalign.lab.experiments.paper import METHODS, NAMES, Column
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.statistics import (
-    LEVEL,
-    Difference,
-    averaged,
-    by_seed,
-    difference,
-    interval,
-    mean,
-    minus,
-)
+from gcalign.lab.experiments.statistics import LEVEL, Comparison, Seeded, averaged, by_seed, contrast, holm, mean
 from gcalign.lab.experiments.tables import points
 
-Word = Literal["held", "failed", "not shown", "not measured"]
+Word = Literal["held", "failed", "not shown", "true by construction", "not measured"]
+ALPHA = 1 - LEVEL
 NEGLIGIBLE = 0.01  # of accuracy: "without loss" is an interval above −1 point
-SIMILAR = 0.10  # of run time: "very similar" is an interval within ± 10 %
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`not shown`: the interval includes what would be the opposite, or there is one seed and so no interval."""
+    """What one claim comes to by itself; `p` goes into its family's correction, None where nothing was tested."""
 
     word: Word
     ours: str
     n: int | None = None  # repetitions; None where there are none, nor need be
     of: str = "seeds"
+    p: float | None = None  # the least α at which the pooled interval decides, one way or the other
+    first: Word | None = None  # by the paired interval alone, which was the rule when the runs were made
 
 
 class NotMeasured(Exception):  # noqa: N818  # an answer, not an error
@@ -61,18 +54,34 @@ class Results:
 
 
 Judge = Callable[[Results], Verdict]
+Rule = Callable[[Comparison, str], Verdict]
 
 
-def signed(d: Difference, told: str, sign: int = 1) -> Verdict:
+def both(c: Comparison, unit: float = 100, digits: int = 2, of: str = " points") -> str:
+    """The contrast with its pooled interval, then that of its own seeds; one seed has neither."""
+    told = f"{points(c.pooled.interval(), unit, digits)}{of}"
+    if not c.paired.df:
+        return told
+    alone = points(c.paired.interval(), unit, digits)
+    return f"{told}; paired {alone[alone.index('[') :]}"
+
+
+def signed(c: Comparison, told: str, sign: int = 1) -> Verdict:
     """Held or failed only where the interval excludes zero."""
-    right, wrong = (d.better, d.worse) if sign > 0 else (d.worse, d.better)
-    return Verdict("held" if right else "failed" if wrong else "not shown", told, d.n)
+    return _decided("held" if sign * c.pooled.mean > 0 else "failed", c, (0.0,), told)
 
 
-def within(d: Difference, told: str, low: float, high: float = math.inf) -> Verdict:
+def within(c: Comparison, told: str, low: float, high: float = math.inf) -> Verdict:
     """Held where the whole interval lies between the bounds, failed where it lies outside."""
-    inside, outside = low < d.low and d.high <= high, d.high < low or d.low > high
-    return Verdict("held" if inside else "failed" if outside else "not shown", told, d.n)
+    inside = low < c.pooled.mean <= high
+    return _decided("held" if inside else "failed", c, [x for x in (low, high) if math.isfinite(x)], told)
+
+
+def _decided(word: Word, c: Comparison, bounds: Sequence[float], told: str) -> Verdict:
+    """The word, if the interval excludes the bounds: inside them both, outside the nearer one, whose p is larger."""
+    pooled, paired = (max(e.p(bound) for bound in bounds) for e in (c.pooled, c.paired))
+    by: list[Word] = [word if p <= ALPHA else "not shown" for p in (pooled, paired)]
+    return Verdict(by[0], told, c.pooled.n, p=pooled, first=by[1])
 
 
 def gain(k: int, a: str, b: str, sign: int = 1) -> Judge:
@@ -81,12 +90,16 @@ def gain(k: int, a: str, b: str, sign: int = 1) -> Judge:
     def judge(results: Results) -> Verdict:
         records = results.of("table1")
         column = paper.standing_in(paper.NEW_COMBINE, records)[k]
-        d = difference(column.ours(records, a), column.ours(records, b))
-        if d is None:
+        c = contrast(_column(column, records), {a: 1, b: -1})
+        if c is None:
             raise results.missing("table1")
-        return signed(d, f"{points(d)} points", sign)
+        return signed(c, both(c), sign)
 
     return judge
+
+
+def _column(column: Column, records: Sequence[Record]) -> dict[str, Seeded]:
+    return {m: values for m in METHODS if (values := column.ours(records, m))}
 
 
 def larger_gains(results: Results) -> Verdict:
@@ -95,14 +108,12 @@ def larger_gains(results: Results) -> Verdict:
     columns = [
         c for c in paper.standing_in(paper.NEW_COMBINE, records) if c.group == "Standard" and c.measured(records)
     ]
-    parts = []
-    for c in columns:
-        gains = {a: minus(c.ours(records, a), c.ours(records, b)) for a, b in paper.PAIRS}
-        parts.append(minus(gains["gca-rince"], gains["gca-ince"]))
-    d = interval(averaged(parts).values())
-    if d is None:
+    means = {m: averaged([c.ours(records, m) for c in columns]) for m in METHODS}
+    table = {m: values for m, values in means.items() if values}
+    c = contrast(table, {"gca-rince": 1, "rince": -1, "gca-ince": -1, "ince": 1})
+    if c is None:
         raise results.missing("table1")
-    return signed(d, f"{points(d)} points more for RINCE, {', '.join(c.name for c in columns)}")
+    return signed(c, f"{both(c, of=' points more for RINCE')}, {', '.join(c.name for c in columns)}")
 
 
 def best(columns: Sequence[Column], *experiments: str, method: str = "gca-uot") -> Judge:
@@ -113,18 +124,25 @@ def best(columns: Sequence[Column], *experiments: str, method: str = "gca-uot") 
         claimed = [c for c in paper.standing_in(columns, records) if method in c.best() and c.ours(records, method)]
         if not claimed:
             raise results.missing(experiments[0])
-        leads, clear, beaten = [], [], []
-        together = 1 - (1 - LEVEL) / (len(claimed) * (len(METHODS) - 1))  # Bonferroni: one loss in many is no loss yet
-        for c in claimed:
-            mine = c.ours(records, method)
-            others = {m: other for m in METHODS if m != method and (other := c.ours(records, m))}
-            losses = [NAMES[m] for m, x in others.items() if (d := difference(mine, x, together)) and d.worse]
-            leads += [c.name] if all(mean(mine) > mean(other) for other in others.values()) else []
-            clear += [c.name] if all((d := difference(mine, x)) and d.better for x in others.values()) else []
-            beaten += [f"{c.name} by {', '.join(losses)}"] if losses else []
+        leads, clear, rivals = [], [], []
+        for column in claimed:
+            table = _column(column, records)
+            found = {m: c for m in table if m != method and (c := contrast(table, {method: 1, m: -1}))}
+            leads += [column.name] if all(mean(table[method]) > mean(table[m]) for m in found) else []
+            # each at 95 %: all of them must be passed, so there is nothing to correct
+            wins = [c.pooled.mean > 0 and c.pooled.p() <= ALPHA for c in found.values()]
+            clear += [column.name] if wins and all(wins) else []
+            rivals += [(column.name, m, c) for m, c in found.items()]
+        # one loss in many comparisons is no loss yet
+        adjusted = holm([c.pooled.p() for *_, c in rivals])
+        beaten = [
+            f"{name} by {NAMES[m]}"
+            for (name, m, c), p in zip(rivals, adjusted, strict=True)
+            if c.pooled.mean < 0 and p <= ALPHA
+        ]
         told = f"highest mean in {len(leads)} of {len(claimed)} columns ({_listed(leads)})"
         told += f"; better than every other method in {len(clear)}"
-        told += f"; beaten, at 95 % for all comparisons together, in {'; '.join(beaten)}" if beaten else ""
+        told += f"; beaten (Holm over all comparisons) in {', '.join(beaten)}" if beaten else ""
         word: Word = "failed" if beaten else "held" if len(clear) == len(claimed) else "not shown"
         return Verdict(word, told, len(claimed[0].ours(records, method)))
 
@@ -139,8 +157,8 @@ def quality(measure: str, on: str, a: str, b: str) -> Judge:
     """Whether a's alignment or uniformity (lower is better) is below b's, over the settings measured."""
 
     def judge(results: Results) -> Verdict:
-        d, n = _mean_over("setting", results, "fig-align-uniform", measure, a, b, on=on)
-        return signed(d, f"{points(d, 1, 3)}, mean of {n} settings", -1)
+        c, n = _mean_over("setting", results, "fig-align-uniform", measure, a, b, on=on)
+        return signed(c, f"{both(c, 1, 3, '')}, mean of {n} settings", -1)
 
     return judge
 
@@ -150,25 +168,29 @@ def same_eps(measure: str | None, a: str, b: str) -> Judge:
 
     def judge(results: Results) -> Verdict:
         what = measure or paper.accuracy(results.of("fig-same-eps"))
-        d, n = _mean_over("eps", results, "fig-same-eps", what, a, b, **({"on": "clean"} if measure else {}))
-        told = points(d, 1, 3) if measure else f"{points(d)} points"
-        return signed(d, f"{told}, mean of {n} values of ε", -1 if measure else 1)
+        c, n = _mean_over("eps", results, "fig-same-eps", what, a, b, **({"on": "clean"} if measure else {}))
+        told = both(c, 1, 3, "") if measure else both(c)
+        return signed(c, f"{told}, mean of {n} values of ε", -1 if measure else 1)
 
     return judge
 
 
 def _mean_over(
     label: str, results: Results, experiment: str, measure: str, a: str, b: str, **at: str
-) -> tuple[Difference, int]:
-    """a − b of each seed, averaged over the values of a label, and how many there are."""
+) -> tuple[Comparison, int]:
+    """a − b of each seed, averaged over the values of a label that both have, and how many there are."""
     records = results.of(experiment)
+
+    def values(m: str, x: Any) -> Seeded:
+        return by_seed(records, measure, method=m, **{label: x}, **at)
+
     places = sorted({r.labels[label] for r in records if label in r.labels})
-    one, two = ([by_seed(records, measure, method=m, **{label: x}, **at) for x in places] for m in (a, b))
-    pairs = [both for x, y in zip(one, two, strict=True) if (both := minus(x, y))]
-    d = interval(averaged(pairs).values())
-    if d is None:
+    places = [x for x in places if values(a, x) and values(b, x)]
+    table = {m: averaged([values(m, x) for x in places]) for m in METHODS} if places else {}
+    c = contrast({m: by for m, by in table.items() if by}, {a: 1, b: -1})
+    if c is None:
         raise results.missing(experiment)
-    return d, len(pairs)
+    return c, len(places)
 
 
 def under_noise(a: str, b: str) -> Judge:
@@ -178,20 +200,20 @@ def under_noise(a: str, b: str) -> Judge:
         records = results.of("fig-noise")
         noise = max(float(r.labels["noise"]) for r in records)
 
-        def compared(measure: str) -> Difference | None:
-            one, two = (by_seed(records, measure, method=m, noise=noise) for m in (a, b))
-            return difference(one, two)
+        def compared(measure: str) -> Comparison | None:
+            found = {m: by_seed(records, measure, method=m, noise=noise) for m in METHODS}
+            return contrast({m: by for m, by in found.items() if by}, {a: 1, b: -1})
 
-        d, other = compared(paper.accuracy(records)), compared("knn")
-        if d is None:
+        c, other = compared(paper.accuracy(records)), compared("knn")
+        if c is None:
             raise results.missing("fig-noise")
-        beside = f" (nearest neighbours: {points(other)})" if other else ""
-        return signed(d, f"{points(d)} points{beside} with {100 * noise:.0f} % of the pairs mismatched")
+        beside = f" (nearest neighbours: {points(other.pooled.interval())})" if other else ""
+        return signed(c, f"{both(c)}{beside} with {100 * noise:.0f} % of the pairs mismatched")
 
     return judge
 
 
-def domains(measure: str, judged: Callable[[Difference, str], Verdict]) -> Judge:
+def domains(measure: str, judged: Rule) -> Judge:
     """The most weight on the domain against none, a target of pairs alone; weight across domains is told with it."""
 
     def judge(results: Results) -> Verdict:
@@ -199,43 +221,20 @@ def domains(measure: str, judged: Callable[[Difference, str], Verdict]) -> Judge
         weights = {(float(r.labels["alpha"]), float(r.labels["beta"])) for r in records if r.measure == measure}
         found = {w: by_seed(records, measure, alpha=w[0], beta=w[1]) for w in weights}
         ends = sorted(weights, key=lambda w: (w[0] - w[1], w))
-        none, most = found.get((0.0, 0.0), {}), found[ends[-1]] if ends else {}
-        d = difference(most, none)
-        if d is None:
+        none = (0.0, 0.0)
+        c = contrast(found, {ends[-1]: 1, none: -1}) if none in found and ends[-1] != none else None
+        if c is None:
             raise results.missing("fig-ptgt")
-        low, high = (f"{100 * mean(values):.1f} %" for values in (none, most))
-        told = f"{low} with pairs alone, {high} at α = {ends[-1][0]:g}: {points(d)} points"
+        low, high = (f"{100 * mean(found[w]):.1f} %" for w in (none, ends[-1]))
+        told = f"{low} with pairs alone, {high} at α = {ends[-1][0]:g}: {both(c)}"
         across = [f"{100 * mean(found[w]):.1f} % at β = {w[1]:g}" for w in ends if w[0] < w[1]]
-        return judged(d, "; ".join([told, *across]))
+        return judged(c, "; ".join([told, *across]))
 
     return judge
 
 
-def no_loss(d: Difference, told: str) -> Verdict:
-    return within(d, told, -NEGLIGIBLE)
-
-
-def seconds(a: str, b: str, judged: Callable[[Difference, str], Verdict]) -> Judge:
-    """How much longer an epoch of a takes than one of b, in %."""
-
-    def judge(results: Results) -> Verdict:
-        records = results.of("fig-time")
-        one, two = (by_seed(records, "seconds-per-epoch", method=m, iterations=None) for m in (a, b))
-        d = interval(one[s] / two[s] - 1 for s in one if s in two)
-        if d is None:
-            raise results.missing("fig-time")
-        verdict = judged(d, f"{NAMES[a]} takes {points(d, digits=1)} % more time per epoch than {NAMES[b]}")
-        return replace(verdict, of="rounds")
-
-    return judge
-
-
-def shorter(d: Difference, told: str) -> Verdict:
-    return signed(d, told, -1)
-
-
-def similar(d: Difference, told: str) -> Verdict:
-    return within(d, told, -SIMILAR, SIMILAR)
+def no_loss(c: Comparison, told: str) -> Verdict:
+    return within(c, told, -NEGLIGIBLE)
 
 
 def few_iterations(results: Results) -> Verdict:
@@ -246,45 +245,31 @@ def few_iterations(results: Results) -> Verdict:
     few = [n for n in counts if n < 10]
     if not few or counts[-1] < 10:
         raise results.missing("fig-sensitivity")
-    one, two = (by_seed(records, measure, iterations=n) for n in (few[-1], counts[-1]))
-    d = difference(one, two)
-    if d is None:
+    table = {n: by_seed(records, measure, iterations=n) for n in counts}
+    c = contrast(table, {few[-1]: 1, counts[-1]: -1})
+    if c is None:
         raise results.missing("fig-sensitivity")
-    return no_loss(d, f"accuracy with {few[-1]} iterations less that with {counts[-1]}: {points(d)} points")
-
-
-def flops(method: str, told: Callable[[float], str], holds: Callable[[float], bool]) -> Judge:
-    """MFLOP of a loss over that of INCE; counts have no spread."""
-
-    def judge(results: Results) -> Verdict:
-        records = results.of("flops")
-        mine, base = (by_seed(records, "mflops", method=m, part="total") for m in (method, "ince"))
-        if not mine or not base:
-            raise results.missing("flops")
-        x, y = next(iter(mine.values())), next(iter(base.values()))
-        ours = f"{x:.2f} against {y:.2f} MFLOP: {told(x / y - 1)}"
-        return Verdict("held" if holds(x / y - 1) else "failed", ours)
-
-    return judge
+    return no_loss(c, f"accuracy with {few[-1]} iterations less that with {counts[-1]}: {both(c)}")
 
 
 def above_the_line(results: Results) -> Verdict:
-    """How many settings (q, λ) of GCA-RINCE beat INCE, and how many lose to it."""
+    """How many settings (q, λ) of GCA-RINCE beat INCE, and how many lose to it, by Holm over the settings."""
     records = results.of("fig-q-lambda")
     measure = paper.accuracy(records)
-    line = by_seed(records, measure, method="ince")
     settings = sorted({(float(r.labels["q"]), float(r.labels["lam"])) for r in records if "q" in r.labels})
-    found = {
-        (q, lam): difference(by_seed(records, measure, method="gca-rince", q=q, lam=lam), line) for q, lam in settings
+    table: dict[Any, Seeded] = {
+        (q, lam): by_seed(records, measure, method="gca-rince", q=q, lam=lam) for q, lam in settings
     }
-    known = {at: d for at, d in found.items() if d is not None}
+    table["ince"] = by_seed(records, measure, method="ince")
+    known = {at: c.pooled for at in settings if (c := contrast(table, {at: 1, "ince": -1}))}
     if not known:
         raise results.missing("fig-q-lambda")
-    better, worse = sum(d.better for d in known.values()), sum(d.worse for d in known.values())
+    adjusted = dict(zip(known, holm([e.p() for e in known.values()]), strict=True))
+    better, worse = (sum(s * known[at].mean > 0 and adjusted[at] <= ALPHA for at in known) for s in (1, -1))
     word: Word = "held" if 2 * better > len(known) else "failed" if 2 * worse > len(known) else "not shown"
-    told = f"of {len(known)} settings {better} are better than INCE, {worse} worse, the rest within the interval"
+    told = f"of {len(known)} settings {better} are better than INCE, {worse} worse (Holm), the rest not shown"
     ends = sorted(known, key=lambda at: known[at].mean)
     told += "; from {} to {}".format(
-        *(f"{points(known[q, lam])} points (q = {q:g}, λ = {lam:g})" for q, lam in (ends[0], ends[-1]))
+        *(f"{points(known[q, lam].interval())} points (q = {q:g}, λ = {lam:g})" for q, lam in (ends[0], ends[-1]))
     )
-    return Verdict(word, told, min(d.n for d in known.values()))
+    return Verdict(word, told, min(e.n for e in known.values()))

@@ -1,4 +1,4 @@
-"""What may be said of a few seeds: mean, spread, and paired differences with a 95 % interval (Student t)."""
+"""What may be said of a few seeds: mean, spread, differences with 95 % intervals, and Holm's correction."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from scipy import stats
 
 from gcalign.lab.experiments.records import Record
 
 Seeded = Mapping[int | None, float]  # a value for each seed; None for what has no seed
 LEVEL = 0.95
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -107,42 +110,68 @@ def welch(a: Spread, b: Spread) -> Difference:
 
 
 def t_quantile(df: float, level: float = LEVEL) -> float:
-    """t with P(|T| ≤ t) = level for Student's T with `df` degrees of freedom, by bisection."""
+    """t with P(|T| ≤ t) = level for Student's T with `df` degrees of freedom."""
     if not df > 0:
         raise ValueError(f"df={df} must be > 0; an interval needs two values or more")
-    low, high = 0.0, 1.0
-    while _beyond(high, df) > 1 - level:
-        high *= 2
-    for _ in range(64):  # more halvings than a double has bits
-        middle = (low + high) / 2
-        low, high = (middle, high) if _beyond(middle, df) > 1 - level else (low, middle)
-    return high
+    return float(stats.t.ppf((1 + level) / 2, df))
 
 
-def _beyond(t: float, df: float) -> float:
-    """P(|T| > t) = I_x(df/2, 1/2) with x = df/(df + t²)."""
-    x = df / (df + t * t)
-    a, b = df / 2, 0.5
-    if x < (a + 1) / (a + b + 2):
-        return _incomplete_beta(x, a, b)
-    return 1 - _incomplete_beta(1 - x, b, a)
+@dataclass(frozen=True)
+class Estimate:
+    """A contrast, its standard error and the degrees of freedom of that; one seed has none, so nothing is said."""
+
+    mean: float
+    error: float
+    df: int
+    n: int
+
+    def interval(self, level: float = LEVEL) -> Difference:
+        half = t_quantile(self.df, level) * self.error if self.df else math.inf
+        return Difference(self.mean, self.mean - half, self.mean + half, self.n)
+
+    def p(self, bound: float = 0.0) -> float:
+        """Of the two-sided test against `bound`: the least α whose interval excludes it."""
+        if not self.df:
+            return 1.0
+        gap = abs(self.mean - bound)
+        return float(2 * stats.t.sf(gap / self.error, self.df)) if self.error else float(gap == 0)
 
 
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """I_x(a, b) by its continued fraction (modified Lentz), which is quick for x < (a + 1)/(a + b + 2)."""
-    if x <= 0:
-        return 0.0
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
-    fraction = d
-    for m in range(1, 500):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        before = fraction
-        for term in (even, odd):
-            d = 1 / (1 + term * d)
-            c = 1 + term / c
-            fraction *= c * d
-        if abs(fraction - before) < 1e-15 * fraction:
-            break
-    return math.exp(log_front) / a * fraction
+@dataclass(frozen=True)
+class Comparison:
+    """One contrast with two standard errors: of its own seeds, and of the whole table it stands in."""
+
+    paired: Estimate
+    pooled: Estimate
+
+
+def contrast(table: Mapping[K, Seeded], weights: Mapping[K, float]) -> Comparison | None:
+    """Σ weight · value over the rows of a table [row][seed]; None where no seed has all the rows asked for.
+
+    `paired` takes the spread of the contrast itself over seeds: n − 1 degrees of freedom. `pooled` takes the residual
+    of rows and seeds as additive effects over every row that has these seeds: (rows − 1)(n − 1) degrees. It assumes
+    that all rows are equally noisy; with two rows both are the same.
+    """
+    seeds = [s for s in next(iter(table.values()), {}) if all(s in table.get(row, {}) for row in weights)]
+    if not seeds or any(row not in table for row in weights):
+        return None
+    values = [math.fsum(w * table[row][s] for row, w in weights.items()) for s in seeds]
+    found, n = spread(values), len(seeds)
+    paired = Estimate(found.mean, (found.std or 0.0) / math.sqrt(n), n - 1, n)
+    rows = [[by[s] for s in seeds] for by in table.values() if all(s in by for s in seeds)]
+    of_seeds = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+    everything = statistics.fmean(of_seeds)
+    residuals = [x - statistics.fmean(row) - m + everything for row in rows for x, m in zip(row, of_seeds, strict=True)]
+    df = (len(rows) - 1) * (n - 1)
+    variance = math.fsum(r * r for r in residuals) / df if df else 0.0
+    error = math.sqrt(variance * math.fsum(w * w for w in weights.values()) / n)
+    return Comparison(paired, Estimate(found.mean, error, df, n))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values: all those below α together are wrong with probability at most α."""
+    adjusted, largest = [0.0] * len(ps), 0.0
+    for rank, k in enumerate(sorted(range(len(ps)), key=lambda k: ps[k])):
+        largest = max(largest, min(1.0, (len(ps) - rank) * ps[k]))
+        adjusted[k] = largest
+    return adjusted

@@ -24,16 +24,12 @@ from gcalign.lab.evaluation import PROTOCOLS, Result, corruption_probe, domain_p
 from gcalign.lab.evaluation import probe as evaluate_encoder
 from gcalign.lab.evaluation.domains import least_squares
 from gcalign.lab.evaluation.results import options_of
-from gcalign.lab.models import encoder
+from gcalign.lab.training import baselines
 from gcalign.lab.training.config import Data
 from gcalign.lab.training.runs import Run, load, weights_of
 from gcalign.lab.training.train import images_of
 
 DATA = ("data", "data.root", "data.size", "data.limit", "data.on_error")
-BASELINES: dict[str, Callable[[Images], nn.Module]] = {
-    "pixels": lambda images: nn.Flatten(),
-    "untrained": lambda images: encoder("small", shape=images.shape, width=0.5, seed=0),
-}
 
 
 def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str] = ()) -> dict[str, str]:
@@ -81,41 +77,51 @@ def data_of(run: Run | None, given: dict[str, str]) -> Data:
 def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
     """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results.
 
-    `run=pixels` and `run=untrained` are what a run is compared with. On its own data a run is fitted on as many images
-    as it was trained on, and tested on the whole test split; `data.limit` takes so many of each.
+    `run=pixels` and `run=untrained` are what a run is compared with: `like=runs/…` takes the model, seed and data of
+    that run, `model.*`, `seed` and `data.*` say them in the words of `gcalign train`. On its own data a run is fitted
+    on as many images as it was trained on, and tested on the whole test split; so is a baseline, whose `data.limit` is
+    that of training. For a run, `data.limit` takes so many of each.
     """
     fits = [*(protocol.fit for protocol in PROTOCOLS.values()), least_squares]
     options = {name for fit in fits for name in options_of(fit)} - {"encoder", "device"}
-    given = words(overrides, ("run", "protocol", "seed", "device", *DATA, *sorted(options)), ("run",))
+    known = ("run", "protocol", "seed", "device", *baselines.WORDS, *DATA, *sorted(options))
+    given = words(overrides, known, ("run",))
     asked: dict[str, Any] = {key: _value(value) for key, value in given.items() if key in options}
-    asked["seed"] = count("seed", _value(given.get("seed", "0")), "any whole number from 0", least=0)
+    baseline = baselines.named(given)
+    # a baseline's seed is that of its weights; the protocol's stays 0, as for runs of any seed
+    seed = "0" if baseline else given.get("seed", "0")
+    asked["seed"] = count("seed", _value(seed), "any whole number from 0", least=0)
     device = _device(given)
-    run = None if given["run"] in BASELINES else Run.at(given["run"])
-    data = data_of(run, given)
+    run = None if baseline else Run.at(given["run"])
+    model = baseline.like if baseline else run
+    data = data_of(model, given)
     usual = "cifar10c" if data.name == "cifar10c" else "linear-fast"
     protocol = one_of("protocol", given.get("protocol", usual), (*PROTOCOLS, *SPECIAL))
     if data.name == "cifar10c" and protocol != "cifar10c":
         raise ValueError(f"protocol={protocol} needs a training split, which cifar10c has not; use protocol=cifar10c")
     if run:
         run.check_writable()
-    network = load(run.path) if run else None
-    subject = Subject(
-        lambda images: BASELINES[given["run"]](images) if network is None else network, data, device, progress
-    )
+    subject = Subject(baseline or _loaded(Run.at(given["run"])), data, device, progress)
     if protocol in SPECIAL:
         result = SPECIAL[protocol](subject, **asked)
     else:
-        trained = run.config().data if run else data
+        trained = model.config().data if model else data
         limit = data.limit or (trained.limit if trained.name == data.name else None)
         train = images_of(dataclasses.replace(data, limit=limit), "train")
         labels_of(train, f"protocol={protocol}")
-        test = images_of(data, "test")
+        test = images_of(dataclasses.replace(data, limit=None) if baseline else data, "test")
         about: dict[str, Any] = {"protocol": protocol, "device": device, "progress": progress}
         result = evaluate_encoder(subject.network(train), train, test, **about, **asked)
     if run:
         record = {"kind": "probe", "data": data.name, "config": run.config().hash, **result.as_dict()}
         files.append_json_lines(run.results_file, [record])
-    return result
+    return dataclasses.replace(result, of=str(baseline)) if baseline else result
+
+
+def _loaded(run: Run) -> Callable[[Images], nn.Module]:
+    """The run's encoder, whatever the images."""
+    network = load(run.path)
+    return lambda images: network
 
 
 @dataclasses.dataclass(frozen=True)

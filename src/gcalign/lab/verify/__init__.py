@@ -5,7 +5,7 @@ imported here register theirs in the paper's order.
 """
 
 from gcalign.lab.verify import theorems  # isort: skip  # the order of import is the order of the table
-from gcalign.lab.verify import costs, paper  # isort: skip
+from gcalign.lab.verify import rince, lemmas, uniformity, costs, paper  # isort: skip
 from gcalign.lab.verify.claims import Case, Claim, Draw, claim, labels
 from gcalign.lab.verify.runner import Outcome, Verdict, replay, run
 
@@ -18,8 +18,11 @@ __all__ = [
     "claim",
     "costs",
     "labels",
+    "lemmas",
     "paper",
     "replay",
+    "rince",
     "run",
     "theorems",
+    "uniformity",
 ]

@@ -19,7 +19,7 @@ from gcalign.lab.files import write
 from gcalign.lab.verify.claims import Claim, named
 from gcalign.lab.verify.runner import Outcome, Verdict, planned, replay, run
 
-_STYLE = {"holds": "green", "holds as a bound": "yellow", "fails": "bold red"}
+_STYLE = {"holds": "green", "holds as a bound": "yellow", "holds after correction": "yellow", "fails": "bold red"}
 _WIDTH = 140  # where the output is no terminal and has no width of its own
 
 

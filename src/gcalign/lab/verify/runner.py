@@ -8,14 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Literal
 
 import torch
 
 from gcalign.errors import count
-from gcalign.lab.verify.claims import Claim, Draw, labels, named
-
-Word = Literal["holds", "holds as a bound", "fails"]
+from gcalign.lab.verify.claims import Claim, Draw, Word, labels, named
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def run(
     only: Sequence[str] = (), *, seed: int = 0, cases: int = 200, advance: Callable[[str], None] = lambda label: None
 ) -> list[Verdict]:
     """Check the claims named (all of them by default); `advance` hears the label of each case done."""
-    count("--cases", cases, "200 take about 20 s")
+    count("--cases", cases, "200 take about 40 s")
     with one_thread():
         return [_verdict(claim, seed, cases, advance) for claim in _chosen(only)]
 
@@ -101,7 +98,7 @@ def _verdict(claim: Claim, seed: int, cases: int, advance: Callable[[str], None]
     command = f"gcalign verify --only {shlex.quote(claim.label)} --seed {seed} --case {worst.case}"
     told = claim.tell.format(**_aggregates(outcomes))
     evidence = f"violated in {violations} of {len(outcomes)} {claim.unit}; {told}"
-    word: Word = "holds as a bound" if claim.bound else "holds"
+    word = claim.holds
     if violations:
         word, evidence = "fails", f"{evidence}; replay: {command}"
     return Verdict(claim.label, claim.words, word, len(outcomes), violations, worst, evidence, command)

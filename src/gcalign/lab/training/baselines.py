@@ -1,0 +1,57 @@
+"""What a run is compared with: the pixels themselves, or the weights a run of the same model and seed starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from gcalign.lab.data.images import Images
+from gcalign.lab.models import encoder
+from gcalign.lab.training.config import Config, configured
+from gcalign.lab.training.runs import Run
+
+NAMES = ("pixels", "untrained")
+MODEL = ("model.encoder", "model.width", "model.stem")  # all of a model that a probe sees: the head is left out
+WORDS = ("like", *MODEL)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline and the config it takes its model and seed from; `like` is the run that config belongs to, if any."""
+
+    name: str
+    config: Config
+    like: Run | None = None
+
+    def __call__(self, images: Images) -> nn.Module:
+        if self.name == "pixels":
+            return nn.Flatten()
+        m = self.config.model
+        return encoder(m.encoder, shape=images.shape, width=m.width, stem=m.stem, seed=self.config.seed)
+
+    def __str__(self) -> str:
+        if self.name == "pixels":
+            return self.name
+        m = self.config.model
+        return f"{self.name} (encoder {m.encoder}, width {m.width:g}, stem {m.stem}, seed {self.config.seed})"
+
+
+def named(given: Mapping[str, str]) -> Baseline | None:
+    """The baseline that `run=` names: like a run (`like=`), or in words of `gcalign train`; None if it names a run."""
+    name = given["run"]
+    own = {key: value for key, value in given.items() if key in (*MODEL, "seed")}
+    if name not in NAMES:
+        for key in WORDS:
+            if key in given:
+                raise ValueError(
+                    f"{key}={given[key]} is for a baseline, and run={name} has a model of its own; use run=untrained"
+                )
+        return None
+    if "like" not in given:
+        return Baseline(name, configured([f"{key}={value}" for key, value in own.items()]))
+    for key, value in own.items():
+        raise ValueError(f"{key}={value} cannot go with like={given['like']}, which decides it; leave one of them out")
+    like = Run.at(given["like"])
+    return Baseline(name, like.config(), like)
