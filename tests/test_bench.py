@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from gcalign import cli
+from gcalign.functional import solve
 from gcalign.lab.bench import arguments, data, distributed, losses, memory, peers, plot, probe, scaling, solvers, timing
 from gcalign.lab.bench.batches import COSINE, cost, eager_info_nce, pairs
 from gcalign.lab.bench.pillow import PillowViews
 from gcalign.lab.bench.table import Target
 from gcalign.lab.data.views import make_views
 from gcalign.methods import method
-from gcalign.functional import solve
 
 SILENT = timing.Progress(shown=False)
 

@@ -528,13 +528,16 @@ def test_a_parameter_that_the_kernel_does_not_use_has_no_gradient():
     assert score.unused.grad is None or score.unused.grad == 0
 
 
-def test_a_closure_over_a_tensor_with_a_gradient_is_refused():
+def test_a_tensor_in_a_callable_s_closure_gets_its_gradient():
     w = torch.eye(4, dtype=torch.float64, requires_grad=True)
-    linear = nn.Linear(4, 4).double()
-    for kernel in (lambda x, y: x @ w @ y.T, lambda x, y: linear(x) @ y.T):
-        with pytest.raises(ValueError, match=r"require a gradient but are not its arguments; make it an nn\.Module"):
-            Alignment(kernel, (Rows(),), KL())(*views())
-    Alignment(lambda x, y: x @ w.detach() @ y.T, (Rows(),), KL())(*views()).backward()
+    for mode in ("auto", "unrolled"):
+        loss = Alignment(lambda x, y: x @ w @ y.T, (Rows(), Columns()), KL(), gradient=mode)(*views())
+        loss.backward()
+    by_hand, twice = w.grad / 2, w.grad
+    w.grad = None
+    Alignment(lambda x, y: x @ w @ y.T, (Rows(), Columns()), KL(), gradient="unrolled")(*views()).backward()
+    assert torch.allclose(by_hand, w.grad, rtol=1e-5)
+    assert twice.norm() > 0
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,8 +14,8 @@ from torch import distributed as dist
 from torch import nn
 
 import gcalign
-from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators import sharded as sharded_module
+from gcalign.transport.operators.sharded import Shard
 
 NAMES = gcalign.methods.names()
 pytestmark = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")

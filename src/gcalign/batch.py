@@ -1,11 +1,18 @@
-"""Who sits on each side of a plan."""
+"""Who sits on each side of a plan, and whether it may."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from gcalign.errors import did_you_mean
+
+KNOWN = ("labels", "domains", "ids", "weights")
+PerSide = Tensor | Sequence[int] | tuple[Any, Any]  # one value for each sample, or a pair: for z1 and for z2
 
 
 @dataclass(frozen=True)
@@ -64,3 +71,79 @@ class Sides:
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.rows), len(self.columns)
+
+
+# --- from what a criterion is given ---------------------------------------------------------------------------
+
+
+def check_embeddings(z1: Tensor, z2: Tensor, *, alone: bool) -> None:
+    """Raise where z1 and z2 are no embeddings of two sides."""
+    for name, z in (("z1", z1), ("z2", z2)):
+        if not isinstance(z, Tensor):
+            raise TypeError(f"{name} is a {type(z).__name__}; it must be a tensor [B, D] of embeddings")
+        if z.dim() != 2 or z.shape[1] == 0 or (alone and len(z) == 0):  # beside others, a rank may have no rows left
+            raise ValueError(f"{name} of shape {tuple(z.shape)} must be [B, D] with B, D ≥ 1; flatten other dimensions")
+        if not z.is_floating_point():
+            raise TypeError(f"{name} has dtype {z.dtype}; embeddings must be real floating-point, try {name}.float()")
+    if z1.shape[1] != z2.shape[1]:
+        raise ValueError(f"z1 has {z1.shape[1]} dimensions and z2 {z2.shape[1]}; project both sides to one size")
+    if z1.dtype != z2.dtype:
+        raise TypeError(f"z1 is {z1.dtype} and z2 {z2.dtype}; give both sides one dtype, e.g. z2.to(z1.dtype)")
+    if z1.device != z2.device:
+        raise ValueError(f"z1 is on {z1.device} and z2 on {z2.device}; move both to one device")
+
+
+def refuse_non_finite(z1: Tensor, z2: Tensor) -> None:
+    """Raise where an embedding is not finite, with its row."""
+    for name, z in (("z1", z1), ("z2", z2)):
+        finite = torch.isfinite(z.detach())
+        if not bool(finite.all()):
+            row = int((~finite).any(1).nonzero()[0])
+            raise ValueError(
+                f"{name}[{row}] has NaN or Inf; embeddings must be finite: lower the learning rate, clip "
+                "gradients, or pass check_finite=False to skip this test"
+            )
+
+
+def as_sides(z1: Tensor, z2: Tensor, known: Mapping[str, PerSide | None], reads: Collection[str]) -> tuple[Side, Side]:
+    """Both sides with what is known of them; `reads` is what the target asks for."""
+    one: dict[str, Tensor] = {}
+    two: dict[str, Tensor] = {}
+    for name, value in known.items():
+        if value is None:
+            continue
+        if name not in KNOWN:
+            raise TypeError(f"{name}= is not something a criterion takes; {did_you_mean(name, KNOWN)}")
+        first, second = per_side(value)
+        one[name], two[name] = _column(name, first, z1, "z1"), _column(name, second, z2, "z2")
+    if len(z1) != len(z2) and "ids" in reads and "ids" not in one:
+        raise ValueError(
+            f"z1 has {len(z1)} rows and z2 {len(z2)}, so position cannot say which belong together; "
+            "give ids=(ids1, ids2) or target=T"
+        )
+    return Side(z1, **one), Side(z2, **two)
+
+
+def per_side(value: Any) -> tuple[Any, Any]:
+    """(for z1, for z2): a tuple of two columns as it is, anything else for both."""
+    paired = isinstance(value, tuple) and len(value) == 2 and not any(isinstance(v, (int, float)) for v in value)
+    return (value[0], value[1]) if paired else (value, value)
+
+
+def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
+    try:
+        column = torch.as_tensor(value, device=z.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} must be whole numbers, one for each row of {which}; number them first") from error
+    if column.dim() not in (1, 2) or len(column) != len(z) or (column.dim() == 2 and name != "labels"):
+        raise ValueError(
+            f"{name} of shape {tuple(column.shape)} must have one value for each of the {len(z)} rows of {which}; "
+            f"where the sides differ pass {name}=(for z1, for z2)"
+        )
+    if name == "weights":
+        if column.requires_grad:
+            raise ValueError("weights require a gradient, but like any part of a target they are data; detach() them")
+        return column.to(z.dtype)
+    if column.is_floating_point() or column.is_complex():
+        raise TypeError(f"{name} has dtype {column.dtype}; it must be whole numbers, try {name}.long()")
+    return column.long()

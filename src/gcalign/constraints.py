@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,8 +107,7 @@ def as_penalty(penalty: float | Penalty) -> Penalty:
     return Hard() if math.isinf(lam) else Relaxed(lam)
 
 
-@dataclass(frozen=True)
-class Marginal:
+class Marginal(NamedTuple):
     """What one side of a plan must sum to, and what leaving it costs."""
 
     mass: Tensor  # [n]
@@ -145,7 +144,7 @@ class _Sums(Constraint, ABC):
     mass: Tensor | float | None = None
 
     def __post_init__(self) -> None:
-        as_penalty(self.penalty)
+        object.__setattr__(self, "h", as_penalty(self.penalty))
         if self.mass is not None:
             mass = torch.as_tensor(self.mass)
             if mass.dim() > 1 or not bool((mass > 0).all()) or not bool(torch.isfinite(mass).all()):
@@ -153,17 +152,8 @@ class _Sums(Constraint, ABC):
                     f"mass={self.mass} must be one positive number, or one for each; None follows the target"
                 )
 
-    @property
-    def h(self) -> Penalty:
-        return as_penalty(self.penalty)
-
-    @property
-    @abstractmethod
-    def _dim(self) -> int:
-        """Which axis is summed over."""
-
-    def marginal(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Marginal:
-        return Marginal(self.target_mass(target, shape, like), self.h)
+    _dim: ClassVar[int]  # the axis that is summed over
+    h: Penalty = field(init=False)
 
     def target_mass(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Tensor:
         """μ (or ν): as given, else the target's, else uniform with total n."""
@@ -199,18 +189,14 @@ class _Sums(Constraint, ABC):
 class Rows(_Sums):
     """C₁^μ: P1 = μ (eq:Birkhoff); a finite `penalty` λ is the KL relaxation, `mass=None` follows the target."""
 
-    @property
-    def _dim(self) -> int:
-        return 1
+    _dim: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Columns(_Sums):
     """C₂^ν: Pᵀ1 = ν (eq:Birkhoff); a finite `penalty` λ is the KL relaxation, `mass=None` follows the target."""
 
-    @property
-    def _dim(self) -> int:
-        return 0
+    _dim: ClassVar[int] = 0
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -14,6 +14,7 @@ from torch import Tensor
 from gcalign.constraints import Hard, Marginal, Penalty, TotalVariation
 from gcalign.errors import Terse, one_of, positive
 from gcalign.plan import Plan
+from gcalign.transport.support import Pairs
 
 RowStatistic = Callable[[Tensor, Tensor], Tensor]  # (log P rows [b, m], T rows [b, m]) -> [b]
 
@@ -21,9 +22,9 @@ RowStatistic = Callable[[Tensor, Tensor], Tensor]  # (log P rows [b, m], T rows 
 class Divergence(Terse, ABC):
     """d_M(T ‖ P). A divergence of your own gives `per_row`, or `value` where it is no mean over rows.
 
-    It reads a `Plan` as vectors, each with its gradient: `log_p` on the target's pairs, `log_rows`, `log_columns`, `log_u`,
-    `log_v`. Where these do not suffice, `statistics` are functions of whole rows of log P and T; they are evaluated
-    block by block and arrive as columns of `plan.terms`.
+    It reads a `Plan` as vectors, each with its gradient: `log_p` on the target's pairs, `log_rows`, `log_columns`,
+    `log_u`, `log_v`. Where these do not suffice, `statistics` are functions of whole rows of log P and T; they are
+    evaluated block by block and arrive as columns of `plan.terms`.
     """
 
     statistics: ClassVar[tuple[RowStatistic, ...]] = ()
@@ -77,22 +78,40 @@ class KL(Divergence):
     reads_entries: ClassVar[bool] = False
 
     def per_row(self, plan: Plan) -> Tensor:
-        total = -plan.cross
-        mu = plan.target.mu
+        mu, cross = plan.target.mu, plan.cross
         if self.normalized:
-            total = total + mu * (plan.log_rows - mu.log())
+            total = mu * (plan.log_rows - mu.log()) - cross
         elif self.mass:
-            total = total + plan.log_rows.exp() - mu
+            total = plan.log_rows.exp() - cross - mu
         elif plan.rows is not None or plan.columns is not None:
             # a converged plan has the target's mass; with scalings held constant its gradient is P's part of P − T
-            total = total + torch.where(plan.enveloped, plan.log_rows.exp() - mu, 0)
-        if self.entropy:
+            total = torch.where(plan.enveloped, plan.log_rows.exp() - mu, 0) - cross
+        else:
+            total = -cross
+        if self.entropy and not (isinstance(plan.target, Pairs) and plan.target.unit):
             total = total + plan.target.entropy()
-        if self.penalties and not self.normalized:
-            total = total + _relaxation(plan, plan.rows, mu, plan.log_rows)
-            if plan.columns is not None and len(plan.log_columns):
-                columns = _relaxation(plan, plan.columns, plan.target.nu, plan.log_columns)
+        if not self.normalized:
+            if plan.rows is not None and not isinstance(plan.rows.penalty, Hard):
+                total = total + self._relaxation(plan, plan.rows, mu, plan.log_rows)
+            if plan.columns is not None and not isinstance(plan.columns.penalty, Hard):
+                columns = self._relaxation(plan, plan.columns, plan.target.nu, plan.log_columns)
                 total = total + columns.sum() / len(total)
+        return total
+
+    def _relaxation(self, plan: Plan, side: Marginal, mass: Tensor, log_sums: Tensor) -> Tensor:
+        """What a relaxed marginal adds, entry by entry.
+
+        Where the gradient is the envelope's, KL(T‖P) moves with log K alone, and a relaxation moves only with λ/ε, by
+        minus what the plan pays for it.
+        """
+        h, eps = side.penalty, plan.eps
+        total = torch.zeros_like(mass)
+        if self.penalties:
+            held = torch.where(plan.enveloped, log_sums.detach(), log_sums)
+            total = h.distance(mass, held, torch.where(plan.enveloped, eps.detach(), eps) if eps.requires_grad else eps)
+        if eps.requires_grad:
+            price = h.price(side.mass, log_sums.detach(), eps)
+            total = total - torch.where(plan.enveloped, price - price.detach(), 0)
         return total
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
@@ -100,22 +119,6 @@ class KL(Divergence):
         mass = self.mass or any(isinstance(h, Hard) for h in sides)  # a hard side keeps the mass by itself
         penalties = self.penalties or all(isinstance(h, (Hard, TotalVariation)) for h in sides)  # these add nothing
         return mass and penalties and not self.normalized and all(h.has_dual for h in sides)
-
-
-def _relaxation(plan: Plan, side: Marginal | None, mass: Tensor, log_sums: Tensor) -> Tensor:
-    """What a relaxed marginal adds, entry by entry; 0 where the side is hard or free.
-
-    Where the gradient is the envelope's, KL(T‖P) moves with log K alone, and a relaxation moves only with λ/ε, by minus
-    what the plan pays for it.
-    """
-    if side is None or isinstance(side.penalty, Hard):
-        return torch.zeros_like(mass)
-    held = torch.where(plan.enveloped, log_sums.detach(), log_sums)
-    if not plan.eps.requires_grad:
-        return side.penalty.distance(mass, held, plan.eps)
-    price = side.penalty.price(side.mass, log_sums.detach(), plan.eps)
-    distance = side.penalty.distance(mass, held, torch.where(plan.enveloped, plan.eps.detach(), plan.eps))
-    return distance - torch.where(plan.enveloped, price - price.detach(), 0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,10 +150,17 @@ class Robust(Divergence):
         return (self.q,)
 
     def per_row(self, plan: Plan) -> Tensor:
+        value = self._in_kernel_scale(plan)
+        return value * (self.q / plan.eps).exp() if self.scale == "score" else value
+
+    def value(self, plan: Plan) -> Tensor:
+        value = self._in_kernel_scale(plan).mean()  # scaled after the mean, where a row may be 0 and the factor ∞
+        return value * (self.q / plan.eps).exp() if self.scale == "score" else value
+
+    def _in_kernel_scale(self, plan: Plan) -> Tensor:
         shift = plan.log_u + plan.log_v.mean()
         spread = (self.q * (plan.log_rows - shift)).exp()
-        value = (self.lam**self.q * spread - plan.power(self.q, shift)) / self.q
-        return value * (self.q / plan.eps).exp() if self.scale == "score" else value
+        return (self.lam**self.q * spread - plan.power(self.q, shift)) / self.q
 
 
 def W1(lam: float, scale: str = "kernel") -> Robust:  # noqa: N802  # the paper's name for a d_M
@@ -205,40 +215,39 @@ class Sum(Divergence):
 
     terms: tuple[tuple[float, Divergence], ...]
 
-    @property
-    def statistics(self) -> tuple[RowStatistic, ...]:  # type: ignore[override]  # those of the terms, in order
-        return tuple(f for _, d in self.terms for f in d.statistics)
-
-    @property
-    def powers(self) -> tuple[float, ...]:  # type: ignore[override]  # likewise
-        return tuple(q for _, d in self.terms for q in d.powers)
-
-    @property
-    def needs_columns(self) -> bool:  # type: ignore[override]  # as soon as one term does
-        return any(d.needs_columns for _, d in self.terms)
-
-    @property
-    def reads_entries(self) -> bool:  # type: ignore[override]  # as soon as one term does
-        return any(d.reads_entries for _, d in self.terms)
+    def __post_init__(self) -> None:
+        parts = [d for _, d in self.terms]
+        for name, value in (
+            ("statistics", tuple(f for d in parts for f in d.statistics)),
+            ("powers", tuple(q for d in parts for q in d.powers)),
+            ("needs_columns", any(d.needs_columns for d in parts)),
+            ("reads_entries", any(d.reads_entries for d in parts)),
+        ):
+            object.__setattr__(self, name, value)
 
     def per_row(self, plan: Plan) -> Tensor:
-        return self._weighted(plan, lambda d, mine: d.per_row(mine))
+        total = plan.log_rows.new_zeros(len(plan.log_rows))
+        for weight, d, mine in self._each(plan):
+            total = total + weight * d.per_row(mine)
+        return total
 
     def value(self, plan: Plan) -> Tensor:
-        return self._weighted(plan, lambda d, mine: d.value(mine))
-
-    def _weighted(self, plan: Plan, read: Callable[[Divergence, Plan], Tensor]) -> Tensor:
-        """Each term on the plan with the statistics and powers that are its own."""
-        total, k, power = None, 0, len(self.statistics)
-        for weight, d in self.terms:
-            mine = plan
-            if plan.terms.shape[1]:
-                own = (plan.terms[:, k : k + len(d.statistics)], plan.terms[:, power : power + len(d.powers)])
-                mine = replace(plan, terms=torch.cat(own, 1))
-            part = weight * read(d, mine)
+        total: Tensor | None = None
+        for weight, d, mine in self._each(plan):
+            part = weight * d.value(mine)
             total = part if total is None else total + part
-            k, power = k + len(d.statistics), power + len(d.powers)
         return torch.zeros_like(plan.eps) if total is None else total
+
+    def _each(self, plan: Plan) -> list[tuple[float, Divergence, Plan]]:
+        """Each term with the plan whose statistics and powers are its own."""
+        if not plan.terms.shape[1]:
+            return [(weight, d, plan) for weight, d in self.terms]
+        found, k, power = [], 0, len(self.statistics)
+        for weight, d in self.terms:
+            own = (plan.terms[:, k : k + len(d.statistics)], plan.terms[:, power : power + len(d.powers)])
+            found.append((weight, d, replace(plan, terms=torch.cat(own, 1))))
+            k, power = k + len(d.statistics), power + len(d.powers)
+        return found
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
         return all(d.has_dual(rows, columns) for _, d in self.terms)

@@ -62,6 +62,8 @@ class Terse:
     def __repr__(self) -> str:
         shown = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # only dataclasses inherit from this
+            if not field.init:
+                continue
             value: Any = getattr(self, field.name)
             default = field.default
             if default is not dataclasses.MISSING and _same(value, default):

@@ -114,11 +114,11 @@ def solve(
     value = geometry.eps
     eps = torch.as_tensor(value, dtype=log_k.dtype, device=log_k.device)
     positive("eps", float(eps.detach()), "the paper uses 0.5")
-    support = None if target is None else Full.checked(target, tuple(log_k.shape), log_k)
+    support = None if target is None else Full.checked(target, (log_k.shape[0], log_k.shape[1]), log_k)
     sets = as_constraints(constraints)
     number = math.nan if isinstance(value, Tensor) else float(value)
     rows, columns = (next((c.h for c in sets if isinstance(c, kind)), None) for kind in (Rows, Columns))
-    form = Form(rows, columns, Options(iterations, tol, gradient), dual=not log_k.requires_grad)
+    form = Form(rows, columns, Options(iterations, tol, gradient), plan_only=True)
     with torch.autocast(log_k.device.type, enabled=False):
         problem = Problem.of(Given(log_k), sets, geometry, eps, support, eps_value=number)
         return op.solve(problem, name_of(form))

@@ -98,8 +98,9 @@ class Cosine(Kernel):
     def factors(self, x: Tensor, y: Tensor) -> Factors | None:
         if not self._unchanged(Cosine):
             return None
-        beta = _inverse(self.eps, x)
-        return _scaled(x, y, -beta, x.new_zeros(1), self.eps, 1.0, unit=True)
+        eps = self.eps
+        r = -_inverse(eps, x) if isinstance(eps, Tensor) else x.new_full((1,), -1 / eps)
+        return _scaled(x, y, r, x.new_zeros(1), eps, 1.0, unit=True)
 
 
 class SquaredEuclidean(Kernel):
@@ -194,10 +195,9 @@ class _Normalize(torch.autograd.Function):
         # directions do not depend on the scale, so each row is first divided by its largest entry:
         # the squares in the norm can then neither overflow nor vanish
         largest = torch.linalg.vector_norm(z, math.inf, dim=1, keepdim=True)
-        largest = torch.where(largest > 0, largest, 1)
+        largest.masked_fill_(largest == 0, 1)
         unit = z / largest
-        norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True)
-        norm = torch.where(norm > 0, norm, 1)
+        norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp_(min=1)  # as it is, but for a row of zeros
         unit = unit.div_(norm)
         norm = norm * largest
         ctx.save_for_backward(unit, norm)

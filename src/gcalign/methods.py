@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gcalign.alignment import Alignment, Objective, Symmetric
+from gcalign.alignment import Alignment, Objective
 from gcalign.constraints import Columns, Rows
 from gcalign.divergences import KL, Robust, Uniformity
 from gcalign.errors import did_you_mean
 from gcalign.kernels import Cosine, SquaredEuclidean
+from gcalign.symmetric import Symmetric
 from gcalign.targets import Labels
 
 Factory = Callable[..., Objective]

@@ -156,7 +156,7 @@ class Plan:
     def cross(self) -> Tensor:  # [n]
         """Σ_j T_ij log P_ij."""
         if isinstance(self.target, Pairs):
-            return self.target.sum_rows(self.target.weight * self.on_target)
+            return self.target.weighted(self.on_target)
         if self.on_target.dim() == 2:
             assert isinstance(self.target, Full)
             return (self.target.weight * self.on_target).sum(1)
@@ -166,7 +166,7 @@ class Plan:
         """Σ_j T_ij (P_ij e^{−shift_i})^q, for a divergence with that q among its `powers`."""
         if isinstance(self.target, Pairs):
             entries = (q * (self.on_target - self.target.along_rows(shift))).exp()
-            return self.target.sum_rows(self.target.weight * entries)
+            return self.target.weighted(entries)
         return (self.terms[:, -1] - q * shift).exp()
 
     # --- as data ----------------------------------------------------------------------------------------------
@@ -201,7 +201,9 @@ def _mapped(x: Any, f: Callable[[Tensor], Tensor]) -> Any:
     """The same dataclass with f of every tensor in it."""
     if isinstance(x, Tensor):
         return f(x)
+    if isinstance(x, Marginal):
+        return Marginal(f(x.mass), x.penalty)
     if is_dataclass(x) and not isinstance(x, type):
-        changed = {field.name: _mapped(getattr(x, field.name), f) for field in fields(x)}
+        changed = {field.name: _mapped(getattr(x, field.name), f) for field in fields(x) if field.init}
         return replace(x, **changed)
     return x

@@ -1,7 +1,7 @@
 """Every public name; `gcalign` itself imports this module on first use."""
 
 from gcalign import functional, methods, metrics
-from gcalign.alignment import Alignment, Objective, Symmetric
+from gcalign.alignment import Alignment, Objective
 from gcalign.batch import Side, Sides
 from gcalign.caching import cached_backward
 from gcalign.constraints import (
@@ -22,6 +22,7 @@ from gcalign.geometry import Entropic, Euclidean, Geometry
 from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
 from gcalign.plan import Plan
+from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Weighted
 from gcalign.transport.problem import Problem
 from gcalign.transport.support import Full, Pairs, Support

@@ -15,7 +15,6 @@ from gcalign.batch import Sides
 from gcalign.errors import Terse, positive
 from gcalign.transport.support import Full, Groups, Pairs, Support, join, refuse_bad_weights, seen, shared_codes
 
-
 Kind = TypeVar("Kind", bound=Support)
 
 
@@ -35,17 +34,18 @@ class Identity(Target):
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         if sides.partner is not None:
-            ones = sides.rows.features.new_ones(len(sides.rows), dtype=dtype)
-            i = torch.arange(len(ones), device=ones.device)
+            n, m = len(sides.rows.features), len(sides.columns.features)
+            ones = sides.rows.features.new_ones(n, dtype=dtype)
+            i = torch.arange(n, device=ones.device)
             j = i.roll(-sides.partner) if sides.partner else i
-            return Pairs(i, j, ones, sides.shape, complete=True, ordinary=True, shift=sides.partner)
+            return Pairs(i, j, ones, (n, m), complete=True, ordinary=True, shift=sides.partner, unit=True)
         left, right = _both(sides, "ids")
         if torch.compiler.is_compiling():  # how many pairs there are is not known
             return _grouped(sides, [_codes(sides, "ids", left, right)], (0.0, 1.0), dtype)
         i, j = join(left, right, sides.joint)
-        pairs = Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape, ordinary=True)
-        return _full_rows(pairs, "every id must be shared by two embeddings; drop the lonely ones or sample batches by ids",
-                          left)
+        pairs = Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape, ordinary=True, unit=True)
+        rule = "every id must be shared by two embeddings; drop the lonely ones or sample batches by ids"
+        return _full_rows(pairs, rule, left)
 
 
 @dataclass(frozen=True, repr=False)

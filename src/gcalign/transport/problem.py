@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Source
-from gcalign.transport.support import Support, seen
+from gcalign.transport.support import Pairs, Support, seen
 
 MODES = ("auto", "envelope", "implicit", "truncated", "unrolled")
 LONG = 20  # from so many iterations on, a plan is solved to convergence, accelerated
@@ -31,6 +31,7 @@ class Options:
     gradient: str = "auto"
     block: int | str | None = None
     cache: str | None = None
+    long: bool = field(init=False, repr=False)  # whether iterations mean "to convergence"
 
     def __post_init__(self) -> None:
         count("iterations", self.iterations, "each is one row and one column projection; the paper uses 5 to 10")
@@ -42,11 +43,7 @@ class Options:
             count("block", self.block, "rows of the kernel held at once; None stores it whole, 'auto' if there is room")
         if self.cache is not None:
             one_of("cache", self.cache, ("half",))
-
-    @property
-    def long(self) -> bool:
-        """Whether iterations mean "to convergence"."""
-        return self.iterations >= LONG and self.tol > 0
+        object.__setattr__(self, "long", self.iterations >= LONG and self.tol > 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +58,11 @@ class Problem:
     geometry: Geometry
     eps: Tensor  # []  the geometry's, as a tensor
     target: Support | None = None
-    sides: Sides | None = None
     rows: Marginal | None = None
     columns: Marginal | None = None
     feasible: bool = True  # whether the target has the marginals asked for
+    only_marginals: bool = True  # whether scaling vectors suffice: rows and columns, once each, entropic
+    sides: Sides | None = None
     eps_value: float = math.nan  # ε as a number, where it is one
     shard: Shard | None = None  # which rows are this rank's to compute
     start: Tensor | None = None  # [m]  log v to begin with
@@ -79,43 +77,30 @@ class Problem:
         **more: Any,
     ) -> Problem:
         """With its marginals; raises where a constraint cannot hold."""
-        problem = Problem(kernel, constraints, geometry, eps, target, **more)
+        rows, columns, feasible, follows, kinds = None, None, True, True, []
         for constraint in constraints:
-            constraint.check(problem, kernel.shape)
-        sums = [c for c in constraints if isinstance(c, (Rows, Columns))]
-        rows, columns = (
-            next((c.marginal(target, kernel.shape, eps) for c in sums if isinstance(c, kind)), None)
-            for kind in (Rows, Columns)
-        )
-        follows = all(c.mass is None for c in sums)
+            kinds.append(type(constraint))
+            if not isinstance(constraint, (Rows, Columns)):
+                constraint.check(Problem(kernel, constraints, geometry, eps, target, **more), kernel.shape)
+                continue
+            side = Marginal(constraint.target_mass(target, kernel.shape, eps), constraint.h)
+            rows, columns = (side, columns) if isinstance(constraint, Rows) else (rows, side)
+            if constraint.mass is not None and target is not None:
+                own = target.mu if isinstance(constraint, Rows) else target.nu
+                feasible = feasible and not seen(((side.mass - own).abs() > 1e-6 * own).any())
+            follows = follows and constraint.mass is None
         if not follows and rows is not None and columns is not None and not torch.compiler.is_compiling():
             _same_total(rows, columns)
-        feasible = follows or target is None or not (
-            _differs(rows, target.mu) or _differs(columns, target.nu)
-        )
-        return Problem(
-            kernel, constraints, geometry, eps, target, rows=rows, columns=columns, feasible=feasible, **more
-        )
-
-    @property
-    def only_marginals(self) -> bool:
-        """Whether scaling vectors suffice: rows and columns, each at most once, in the entropic geometry."""
-        kinds = [type(c) for c in self.constraints]
-        once = len(set(kinds)) == len(kinds)
-        return isinstance(self.geometry, Entropic) and set(kinds) <= {Rows, Columns} and once
+        plain = isinstance(geometry, Entropic) and set(kinds) <= {Rows, Columns} and len(set(kinds)) == len(kinds)
+        return Problem(kernel, constraints, geometry, eps, target, rows, columns, feasible, plain, **more)
 
     def masses(self) -> tuple[Tensor, Tensor]:
         """μ and ν, asked for or, where a side is free, what the target has there."""
-        mu, nu = (None if side is None else side.mass for side in (self.rows, self.columns))
-        mu = Rows().target_mass(self.target, self.kernel.shape, self.eps) if mu is None else mu
-        if nu is None:
-            uniform = self.target is None
-            nu = Columns().target_mass(None, self.kernel.shape, self.eps) if uniform else self.target.nu  # type: ignore[union-attr]  # as just seen
-        return mu, nu
-
-
-def _differs(side: Marginal | None, own: Tensor) -> bool:
-    return side is not None and seen(((side.mass - own).abs() > 1e-6 * own).any())
+        n, m = self.kernel.shape
+        target, uniform = self.target, self.eps.new_full
+        mu = uniform((n,), 1.0) if target is None else target.mu
+        nu = uniform((m,), n / m) if target is None else target.nu
+        return mu if self.rows is None else self.rows.mass, nu if self.columns is None else self.columns.mass
 
 
 def _same_total(rows: Marginal, columns: Marginal) -> None:
@@ -195,24 +180,36 @@ class Form:
     reads_entries: bool = False
     needs_columns: bool = False
     dual: bool = False
+    plan_only: bool = False  # nothing is read but the plan
     group: str = ""  # of processes
 
 
 _NAMES: dict[Any, str] = {}
-_FORMS: dict[str, Form] = {}
+FORMS: dict[str, Form] = {}
 
 
 def name_of(form: Form) -> str:
     """The name of a form; equal forms have one name."""
     try:
-        name = _NAMES.setdefault(form, f"form {len(_FORMS)}")
+        name = _NAMES.setdefault(form, f"form {len(FORMS)}")
     except TypeError:  # a penalty of the user's that cannot be hashed
-        name = f"form {len(_FORMS)}"
-    _FORMS.setdefault(name, form)
+        name = f"form {len(FORMS)}"
+    FORMS.setdefault(name, form)
     return name
 
 
-def form_named(name: str) -> Form:
-    if name not in _FORMS:
-        raise RuntimeError(f"{name!r} is not known in this process; an exported program needs the criterion that made it")
-    return _FORMS[name]
+class Power:
+    """log Σ_j T_ij P_ij^q of each row."""
+
+    def __init__(self, q: float) -> None:
+        self.q = q
+
+    def __call__(self, log_p: Tensor, t: Tensor) -> Tensor:  # [b, m], [b, m] -> [b]
+        return torch.logsumexp(torch.where(t > 0, self.q * log_p + t.log(), -torch.inf), 1)
+
+
+def statistics_of(form: Form, target: Support) -> tuple[Any, ...]:
+    """The divergence's row statistics and, where T is no list of pairs, log Σ_j T_ij P_ij^q for its powers."""
+    if isinstance(target, Pairs) or not form.powers:
+        return form.statistics
+    return (*form.statistics, *(Power(q) for q in form.powers))

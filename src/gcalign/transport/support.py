@@ -72,6 +72,7 @@ class Pairs(Support):
     complete: bool = False
     ordinary: bool = False
     shift: int | None = None  # where it is known that n = m and j = i + shift modulo n, each row once: no index needed
+    unit: bool = False  # where it is known that every weight is 1
 
     @property
     def _like(self) -> Tensor:
@@ -115,7 +116,15 @@ class Pairs(Support):
         return self.sum_columns(self.weight)
 
     def entropy(self) -> Tensor:
-        return self.sum_rows(torch.xlogy(self.weight, self.weight))
+        return torch.zeros_like(self.mu) if self.unit else self.sum_rows(torch.xlogy(self.weight, self.weight))
+
+    def weighted(self, values: Tensor) -> Tensor:  # [k] -> [n]
+        """Σ_j T_ij values_ij."""
+        return self.sum_rows(values if self.unit else self.weight * values)
+
+    def distance(self, p: Tensor, mass: Tensor) -> Tensor:  # [k], [] -> []
+        """‖P − T‖₁ of a plan with entries p on the pairs and that mass; everything off the pairs is mass."""
+        return (self.weight - p).abs_().sum() + (mass - p.sum()).clamp_(min=0)
 
     def along_rows(self, x: Tensor) -> Tensor:
         """x_i at each pair (i, j)."""
@@ -123,7 +132,7 @@ class Pairs(Support):
 
     def along_columns(self, x: Tensor) -> Tensor:
         """x_j at each pair (i, j)."""
-        return x[self.j] if self.shift is None else _rolled(x, -self.shift)
+        return x[self.j] if self.shift is None else x.roll(-self.shift, 0) if self.shift else x
 
     def sum_rows(self, values: Tensor) -> Tensor:
         """Σ_j of a matrix given on the pairs."""
@@ -134,21 +143,18 @@ class Pairs(Support):
     def sum_columns(self, values: Tensor) -> Tensor:
         """Σ_i of a matrix given on the pairs."""
         if self.shift is not None:
-            return _rolled(values, self.shift)
+            return values.roll(self.shift, 0) if self.shift else values
         return values.new_zeros(self.shape[1], *values.shape[1:]).index_add(0, self.j, values)
 
     def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:
         factor = self.along_rows(left)
         factor = factor if right is None else factor * self.along_columns(right)
-        return replace(self, weight=self.weight * factor, ordinary=False)
+        return replace(self, weight=self.weight * factor, ordinary=False, unit=False)
 
     def transposed(self) -> Support:
         order = torch.argsort(self.j, stable=True)
-        return Pairs(self.j[order], self.i[order], self.weight[order], self.shape[::-1], self.complete, self.ordinary)
-
-
-def _rolled(x: Tensor, by: int) -> Tensor:
-    return x.roll(by, 0) if by else x
+        i, j, weight = self.j[order], self.i[order], self.weight[order]
+        return Pairs(i, j, weight, self.shape[::-1], self.complete, self.ordinary, unit=self.unit)
 
 
 def _times(factor: Tensor, x: Tensor) -> Tensor:  # [k], [k] or [k, d]

@@ -9,7 +9,7 @@ import torch
 from gcalign.lab.bench import table
 from gcalign.lab.bench.table import Column, Row
 from gcalign.lab.bench.timing import median_seconds
-from gcalign.operators.dense import BLOCK_ENTRIES
+from gcalign.transport.operators.blocked import BLOCK_ENTRIES
 
 COLUMNS: tuple[Column, ...] = (
     ("n", "n", table.whole),

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcalign.functional import solve
 from gcalign.lab.bench import peers, table
 from gcalign.lab.bench.batches import WORDS, cost, pairs
 from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
 from gcalign.lab.bench.timing import Progress, interleaved
 from gcalign.methods import method, options
-from gcalign.functional import solve
 
 OURS, OURS_WRITTEN = "gcalign", "gcalign, P written out"
 POT, POT_LOG, GEOMLOSS = "POT sinkhorn", "POT sinkhorn_log", "geomloss SamplesLoss"

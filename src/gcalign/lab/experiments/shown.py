@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gcalign import methods
-from gcalign.alignment import Alignment, Symmetric
+from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Constraint, Rows
 from gcalign.kernels import normalize
 from gcalign.lab.data.catalogue import find
@@ -29,6 +29,7 @@ from gcalign.lab.training.runs import Run, load, load_whole
 from gcalign.lab.training.stream import Stream, seed_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.training.use import data_of
+from gcalign.symmetric import Symmetric
 
 NEAREST = 8
 POINTS = 240  # of a curve
@@ -113,7 +114,7 @@ class Gallery:
         eps = float(alignment.kernel.eps) / float(alignment.kernel.cost(axes, axes)[0, 1])
         rows, columns = (_relaxation(alignment, kind, eps) for kind in (Rows, Columns))
         embedded = self._embedded(run, config) if run.done else None
-        iterations = alignment.settings.iterations
+        iterations = alignment.options.iterations
         return Shown(name, entry.method, repr(alignment), eps, iterations, rows, columns, curves, embedded)
 
     def _embedded(self, run: Run, config: Config) -> Embedded | None:
@@ -176,7 +177,7 @@ def _relaxation(alignment: Alignment, kind: type[Constraint], eps: float) -> flo
     """λ of a side in the page's unit of ε: None where it is free, inf where it is hard."""
     for constraint in alignment.constraints:
         if isinstance(constraint, Rows | Columns) and isinstance(constraint, kind):
-            tau = constraint.h.tau(torch.tensor(float(alignment.kernel.eps)))
+            tau = constraint.h.tau(float(alignment.kernel.eps))
             return math.inf if tau is None or tau == 1 else eps * tau / (1 - tau)
     return None
 

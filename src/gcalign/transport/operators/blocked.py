@@ -14,22 +14,21 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gcalign.transport.operators.sharded import Shard
-from gcalign.transport.operators.sources import Inner, Source, add_offset
-from gcalign.transport.support import Pairs, Support
+from gcalign.transport.operators.sources import Source
 
 RowStep = Callable[[Tensor, slice], Tensor]  # (log(K v) of some rows, which) -> log u of those rows
 TAME = 1 / 4.2  # of the dtype's logarithmic range: up to this bound plain scalings stay inside it, as do their products
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What an operator has made, so that the backward pass need not make it again."""
 
     kept: Tensor  # rows of K̂, or nothing
@@ -41,12 +40,14 @@ class State:
 class Blocked(ABC):
     """K̂ by blocks of rows; a subclass says where a block is found when it is wanted again."""
 
+    raw_range: ClassVar[float] = 1 / 3  # of the logarithmic range: up to this bound K̂ is K but for its offsets
+
     def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
         self.source, self.shape, self.shard = source, source.shape, shard
         first, last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])
-        self.spans = [(start, min(start + block, last)) for start in range(first, last, block)]  # the rows that are mine
-        self.first, self.last = first, last
-        self.block = max((stop - start for start, stop in self.spans), default=0)
+        self.first, self.last = first, last  # the rows that are mine
+        self.spans = list(pairwise([*range(first, last, block), last])) if last > first else []
+        self.block = min(block, last - first)
         self.like = source.tensors[0].detach()
         info = torch.finfo(self.like.dtype)
         self._range = -math.log(info.tiny)  # 87 for float32, 708 for float64
@@ -56,20 +57,28 @@ class Blocked(ABC):
         self._most = 0.45 * self._range
         self._unit = 0.0  # log of the largest entry of a row of K̂, where alpha is found
         self.bound = source.bound
-        r, c = (t.detach() for t in source.offsets)
-        self._offsets = r, c
-        if state is not None:
-            self.alpha, self.beta, self._raw, self._placed = state.alpha, state.beta, state.raw, True
+        self.r, self.c = source.offsets
+        self.made: list[tuple[int, int, Tensor]] | None = None  # every block, where all are stored
+        if state is not None and not state.raw:
+            self.alpha, self.beta = state.alpha, state.beta
+            self._raw, self._placed = False, True
             return
-        self.alpha, self.beta = -r.expand(self.shape[0]), -c.expand(self.shape[1])
+        if state is not None:
+            self._raw = self._placed = True
+            return
         if math.isinf(self.bound):
             self.bound = source.measured_bound()
         # absorbed nothing but the offsets: true as long as no entry can leave the range
-        self._raw = self.bound <= self._raw_bound()
+        self._raw = self.bound <= self.raw_range * self._range
         self._placed = self._raw  # whether alpha is known; else the first pass finds it
 
-    def _raw_bound(self) -> float:
-        return self._range / 3
+    @cached_property
+    def alpha(self) -> Tensor:  # [n]
+        return -self.r.expand(self.shape[0])
+
+    @cached_property
+    def beta(self) -> Tensor:  # [m]
+        return -self.c.expand(self.shape[1])
 
     @property
     def tame(self) -> bool:
@@ -79,7 +88,9 @@ class Blocked(ABC):
     @property
     def state(self) -> State:
         """For the backward pass."""
-        return State(self._kept(), self.alpha.contiguous(), self.beta.contiguous(), self._raw)
+        if self._raw:
+            return State(self._kept(), self.like.new_empty(self.shape[0]), self.like.new_empty(self.shape[1]), raw=True)
+        return State(self._kept(), self.alpha, self.beta, raw=False)
 
     def _kept(self) -> Tensor:
         return self.like.new_empty(0, 0)
@@ -100,16 +111,23 @@ class Blocked(ABC):
         """Give back what is stored; it is made again if it is wanted again."""
 
     def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
-        """K̂, some rows at a time; a block is valid until the next is taken."""
+        """K̂, some rows at a time; a block is valid until the next is taken. Where all are stored, `made` has them."""
+        if self.made is not None:
+            yield from self.made
+            return
         for start, stop in self.spans:
             yield start, stop, self._take(start, stop)
         self._placed = True
+        self._complete()
+
+    def _complete(self) -> None:  # noqa: B027  # nothing to do where nothing is stored
+        """After a pass: a subclass that stores blocks lists them in `made`."""
 
     def _make(self, start: int, stop: int, out: Tensor) -> Tensor:
         """Rows of K̂ into `out`; where alpha is not yet known, it becomes minus the largest entry of each row."""
         self.source.write(start, stop, out)
         if not self._raw:
-            r, c = self._offsets
+            r, c = self.r, self.c
             out += self.beta + c
             if self._placed:
                 out += (self.alpha[start:stop] + (r if len(r) == 1 else r[start:stop]))[:, None]
@@ -127,7 +145,7 @@ class Blocked(ABC):
     def _absorb(self, alpha: Tensor | None, beta: Tensor) -> None:
         """Move the potentials; without alpha, the next pass takes each row's largest entry for its unit."""
         self.release()
-        self._raw, self._placed = False, alpha is not None
+        self._raw, self._placed, self.made = False, alpha is not None, None
         self.alpha = torch.zeros_like(self.alpha) if alpha is None else alpha.clone()
         self.beta = beta.clone()
 
@@ -225,10 +243,6 @@ class Blocked(ABC):
             self._absorb(a, b)
         return None
 
-    def scaled(self, a: Tensor, b: Tensor) -> Scaled:
-        """diag(eᵃ) K diag(eᵇ) for products with signed vectors; its entries must be at most about 1, as a plan's."""
-        return Scaled(self, a, b)
-
     def by_rows(self, parts: list[Tensor], width: int) -> Tensor:
         """[n, width] from a part for each block."""
         if self.shard is None:
@@ -238,121 +252,48 @@ class Blocked(ABC):
             whole[start:stop] = part
         return self.summed(whole)[0]
 
-    # --- gradient ---------------------------------------------------------------------------------------------
-
-    def pullback(
-        self,
-        wanted: list[bool],
-        left: Tensor | None,  # [n, k]
-        right: Tensor | None,  # [m, k]
-        target: Support,
-        on_target: Tensor | None,  # [k] on pairs, [n] for Σ_j T_ij log K_ij, or [n, m]
-        extra: Callable[[int, int], Tensor] | None,
-    ) -> list[Tensor | None]:
-        """The gradient in each tensor of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (on the target) + extra rows."""
-        source = self.source
-        grads = [torch.zeros_like(t) if want else None for t, want in zip(source.tensors, wanted, strict=True)]
-        dense = on_target if on_target is not None and on_target.dim() == 2 else None
-        if left is not None and left.shape[1] == 1 and dense is None and extra is None and isinstance(source, Inner):
-            assert right is not None
-            self._pull_rank_one(source, left[:, 0], right[:, 0], grads)
-        elif left is not None or dense is not None or extra is not None:
-            self._pull_blocks(left, right, dense, extra, grads)
-        if self.shard is not None:
-            whole = iter(self.summed(*(grad for grad in grads if grad is not None)))
-            grads = [None if grad is None else next(whole) for grad in grads]
-        if on_target is not None and isinstance(target, Pairs):
-            source.pull_pairs(target, on_target, grads)
-        elif on_target is not None and dense is None:
-            source.pull_target(target, on_target, grads)
-        return grads
-
-    def _pull_rank_one(self, source: Inner, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
-        """W = diag(left) K̂ diag(right) is never made: its products with the factors are products with K̂."""
-        phi, psi, r, c = grads
-        ahead = right[:, None] * source.psi if phi is not None else None
-        for start, stop, k in self.blocks():
-            mine = left[start:stop]
-            scaled = source.scale * mine[:, None]
-            if phi is not None and ahead is not None:
-                torch.mm(k, ahead, out=phi[start:stop]).mul_(scaled)
-            if psi is not None:
-                psi.addmm_(k.T, scaled * source.phi[start:stop])
-            add_offset(r, slice(start, stop), partial(_scaled_sums, k, mine, right))
-            add_offset(c, slice(None), partial(_scaled_sums, k.T, right, mine))
-        if psi is not None:
-            psi *= right[:, None]
-
-    def _pull_blocks(
-        self,
-        left: Tensor | None,
-        right: Tensor | None,
-        dense: Tensor | None,
-        extra: Callable[[int, int], Tensor] | None,
-        grads: list[Tensor | None],
-    ) -> None:
-        weights = self.like.new_empty(self.block, self.shape[1])
-        found = self.blocks() if left is not None else ((*span, None) for span in self.spans)
-        for start, stop, k in found:
-            w = weights[: stop - start]
-            if k is None or left is None or right is None:
-                w.zero_()
-            else:
-                torch.mm(left[start:stop], right.T, out=w).mul_(k)
-            if dense is not None:
-                w += dense[start:stop]
-            if extra is not None:
-                w += extra(start, stop)
-            self.source.pull(start, stop, w, grads)
-
     def summed(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Sums over all ranks of what each has from its own rows."""
         return parts if self.shard is None else self.shard.sum(*parts)
 
 
-def _scaled_sums(k: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Row sums of diag(left) k diag(right)."""
-    return left * torch.mv(k, right)
+BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
+_ELSEWHERE = 1 << 26
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """diag(eᵃ) K diag(eᵇ) as a linear map."""
+class Stored(Blocked):
+    """One matrix [n, m]; the first pass makes it and uses each block while it is in the cache."""
 
-    operator: Blocked
-    a: Tensor  # [n]
-    b: Tensor  # [m]
+    def __init__(self, source: Source, shard: Shard | None = None, state: State | None = None) -> None:
+        entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, _ELSEWHERE)
+        super().__init__(source, max(1, entries // source.shape[1]), shard, state)
+        kept = None if state is None or not len(state.kept) else state.kept
+        self._matrix: Tensor | None = kept
+        self._made = self.first if kept is None else self.last  # rows of it that are there
+        if kept is not None:
+            self._complete()
 
-    def _frame(self) -> tuple[Tensor, Tensor]:
-        frame = self.operator.frame(self.a, self.b, self.a, self.b)
-        assert frame is not None  # from a, b themselves nothing is out of range
-        return frame
+    def _complete(self) -> None:
+        if self._matrix is not None:
+            self.made = []
+            for start, stop in self.spans:
+                self.made.append((start, stop, self._matrix[start - self.first : stop - self.first]))
 
-    def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
-        left, right = self._frame()
-        y = torch.zeros_like(self.a)
-        for start, stop, k in self.operator.blocks():
-            y[start:stop] = torch.mv(k, right * x)
-        return left * self.operator.summed(y)[0]
+    def _take(self, start: int, stop: int) -> Tensor:
+        if self._matrix is None:
+            self._matrix = self.like.new_empty(self.last - self.first, self.shape[1])
+            self._made = start
+        out = self._matrix[start - self.first : stop - self.first]
+        if stop > self._made:
+            self._make(start, stop, out)
+            self._made = stop
+        return out
 
-    def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
-        left, right = self._frame()
-        w, z = torch.zeros_like(self.b), left * z
-        for start, stop, k in self.operator.blocks():
-            w.addmv_(k.T, z[start:stop])
-        return right * self.operator.summed(w)[0]
+    def _kept(self) -> Tensor:
+        if self._matrix is None or self._made < self.last:
+            for _ in self.blocks():  # made by the way
+                pass
+        return self.like.new_empty(0, self.shape[1]) if self._matrix is None else self._matrix
 
-    def then(self, back: Scaled, x: Tensor, factor: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """y = self·x [n], and back ᵀ·(factor ∘ (y + plus)) [m]: in one pass if one K̂ serves both."""
-        frame = self.operator.frame(torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1), self.a, self.b)
-        if frame is None:
-            y = self.matvec(x)
-            return y, back.rmatvec(factor * (y if plus is None else y + plus))
-        left, right = frame
-
-        def middle(y: Tensor, rows: slice) -> Tensor:
-            y = left[rows, 0] * y
-            return left[rows, 1] * factor[rows] * (y if plus is None else y + plus[rows])
-
-        y, w = self.operator.round_trip(right[:, 0] * x, middle)
-        return left[:, 0] * y, right[:, 1] * w
+    def release(self) -> None:
+        self._matrix = None

@@ -1,4 +1,4 @@
-"""Which operator holds the kernel: stored while there is room, streamed where there is none."""
+"""How many rows of the kernel are held at once: all while there is room."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from pathlib import Path
 
 import torch
 
-from gcalign.transport.operators.blocked import Blocked, State
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Source
-from gcalign.transport.operators.stored import Stored
-from gcalign.transport.operators.streamed import Cached, Streamed
 
 _SMALL = 1 << 28  # bytes that nobody misses
 _ENTRIES = 1 << 22  # of a block, where its rows are ours to choose
@@ -32,13 +29,6 @@ def block_rows(source: Source, block: int | str | None, cache: str | None, shard
             _say(size, max(1, _ENTRIES // m))
             return max(1, _ENTRIES // m)
     return 0
-
-
-def operator(source: Source, block: int, half: bool, shard: Shard | None, state: State | None = None) -> Blocked:
-    """K as an operator on vectors: `block` rows at a time, 0 for stored, `half` with a float16 copy."""
-    if half:
-        return Cached(source, block, shard, state)
-    return Streamed(source, block, shard, state) if block else Stored(source, shard, state)
 
 
 def _free(device: torch.device) -> int:

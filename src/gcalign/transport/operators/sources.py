@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,20 +18,9 @@ class Source(ABC):
 
     exclude_self: bool  # whether row i and column i are one embedding and never matched
     bound: float  # no entry of what `write` writes is larger in size, as far as is known without looking
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, int]: ...
-
-    @property
-    @abstractmethod
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Everything a gradient may be wanted for."""
-
-    @property
-    @abstractmethod
-    def offsets(self) -> tuple[Tensor, Tensor]:  # [n] or [1], [m] or [1]
-        """What `write` leaves out of log K: one number for each row, one for each column."""
+    shape: tuple[int, int]
+    tensors: tuple[Tensor, ...]  # everything a gradient may be wanted for
+    offsets: tuple[Tensor, Tensor]  # [n] or [1], [m] or [1]: what `write` leaves out of log K
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> Tensor:
@@ -48,7 +36,16 @@ class Source(ABC):
 
     @abstractmethod
     def on_pairs(self, pairs: Pairs) -> Tensor:  # [k]
+        """log K on a target's pairs, without the offsets and divided by `scale`."""
+
+    scale: float = 1.0
+
+    def log_on_pairs(self, pairs: Pairs) -> Tensor:  # [k]
         """log K on a target's pairs."""
+        r, c = self.offsets
+        r = r if len(r) == 1 else pairs.along_rows(r)
+        c = c if len(c) == 1 else pairs.along_columns(c)
+        return torch.add(r + c, self.on_pairs(pairs), alpha=self.scale)
 
     @abstractmethod
     def against(self, target: Support) -> Tensor:  # [n]
@@ -67,9 +64,9 @@ class Source(ABC):
         """The same for Σ_i weights_i Σ_j T_ij log K_ij."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Inner(Source):
-    """log K = scale·φ ψᵀ + r ⊕ c: products with K are matrix products with two tall matrices, and so is its gradient."""
+    """log K = scale·φ ψᵀ + r ⊕ c: products with K and its gradient are matrix products with two tall matrices."""
 
     phi: Tensor  # [n, d]
     psi: Tensor  # [m, d]
@@ -79,17 +76,10 @@ class Inner(Source):
     bound: float = math.inf
     exclude_self: bool = False
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.phi), len(self.psi)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.phi, self.psi, self.r, self.c
-
-    @property
-    def offsets(self) -> tuple[Tensor, Tensor]:
-        return self.r, self.c
+    def __post_init__(self) -> None:
+        self.shape = (len(self.phi), len(self.psi))
+        self.tensors = (self.phi, self.psi, self.r, self.c)
+        self.offsets = (self.r, self.c)
 
     def rows(self, start: int, stop: int) -> Tensor:
         r = self.r if len(self.r) == 1 else self.r[start:stop]
@@ -106,10 +96,7 @@ class Inner(Source):
         return abs(self.scale) * float(phi * psi)
 
     def on_pairs(self, pairs: Pairs) -> Tensor:
-        inner = (pairs.along_rows(self.phi) * pairs.along_columns(self.psi)).sum(1)
-        r = self.r if len(self.r) == 1 else pairs.along_rows(self.r)
-        c = self.c if len(self.c) == 1 else pairs.along_columns(self.c)
-        return self.scale * inner + (r + c)
+        return (pairs.along_rows(self.phi) * pairs.along_columns(self.psi)).sum(1)
 
     def against(self, target: Support) -> Tensor:
         inner = self.scale * (self.phi * target.dot(self.psi)).sum(1)
@@ -121,25 +108,27 @@ class Inner(Source):
             phi[start:stop].addmm_(weights, self.psi, alpha=self.scale)
         if psi is not None:
             psi.addmm_(weights.T, self.phi[start:stop], alpha=self.scale)
-        add_offset(r, slice(start, stop), lambda: weights.sum(1))
-        add_offset(c, slice(None), lambda: weights.sum(0))
+        if r is not None:
+            add_offset(r, slice(start, stop), weights.sum(1))
+        if c is not None:
+            add_offset(c, slice(None), weights.sum(0))
 
     def pull_pairs(self, pairs: Pairs, weights: Tensor, into: list[Tensor | None]) -> None:
         phi, psi, r, c = into
-        if phi is not None:
-            by_rows = weights[:, None] * pairs.along_columns(self.psi)
-            if pairs.shift is None:
-                phi.index_add_(0, pairs.i, by_rows, alpha=self.scale)
-            else:
-                phi.add_(by_rows, alpha=self.scale)
-        if psi is not None:
-            by_columns = weights[:, None] * pairs.along_rows(self.phi)
-            if pairs.shift is None:
-                psi.index_add_(0, pairs.j, by_columns, alpha=self.scale)
-            else:
-                psi.add_(pairs.sum_columns(by_columns), alpha=self.scale)
-        add_offset(r, slice(None), lambda: pairs.sum_rows(weights))
-        add_offset(c, slice(None), lambda: pairs.sum_columns(weights))
+        if pairs.shift is None:
+            if phi is not None:
+                phi.index_add_(0, pairs.i, weights[:, None] * self.psi[pairs.j], alpha=self.scale)
+            if psi is not None:
+                psi.index_add_(0, pairs.j, weights[:, None] * self.phi[pairs.i], alpha=self.scale)
+        else:
+            if phi is not None:
+                phi.addcmul_(weights[:, None], pairs.along_columns(self.psi), value=self.scale)
+            if psi is not None:
+                psi.addcmul_(pairs.sum_columns(weights)[:, None], pairs.sum_columns(self.phi), value=self.scale)
+        if r is not None:
+            add_offset(r, slice(None), pairs.sum_rows(weights))
+        if c is not None:
+            add_offset(c, slice(None), pairs.sum_columns(weights))
 
     def pull_target(self, target: Support, weights: Tensor, into: list[Tensor | None]) -> None:
         phi, psi, r, c = into
@@ -147,16 +136,18 @@ class Inner(Source):
             phi.addcmul_(weights[:, None], target.dot(self.psi), value=self.scale)
         if psi is not None:
             psi.add_(target.tdot(weights[:, None] * self.phi), alpha=self.scale)
-        add_offset(r, slice(None), lambda: weights * target.mu)
-        add_offset(c, slice(None), lambda: target.tdot(weights))
+        if r is not None:
+            add_offset(r, slice(None), weights * target.mu)
+        if c is not None:
+            add_offset(c, slice(None), target.tdot(weights))
 
 
-def add_offset(into: Tensor | None, which: slice, sums: Callable[[], Tensor]) -> None:
-    """Add to the gradient of an offset, if one is wanted: one number for each row (column), or one for all."""
-    if into is not None and len(into) == 1:
-        into += sums().sum()
-    elif into is not None:
-        into[which] += sums()
+def add_offset(into: Tensor, which: slice, sums: Tensor) -> None:
+    """Add to the gradient of an offset: one number for each row (column), or one for all."""
+    if len(into) == 1:
+        into += sums.sum()
+    else:
+        into[which] += sums
 
 
 def without_itself(log_k: Tensor, start: int = 0) -> Tensor:
@@ -165,7 +156,7 @@ def without_itself(log_k: Tensor, start: int = 0) -> Tensor:
     return log_k.masked_fill(i[:, None] == torch.arange(log_k.shape[1], device=log_k.device), -torch.inf)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Given(Source):
     """log K as a matrix."""
 
@@ -173,13 +164,9 @@ class Given(Source):
     bound: float = math.inf
     exclude_self: bool = False  # the matrix has −∞ there
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.log_k.shape[0], self.log_k.shape[1]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.log_k,)
+    def __post_init__(self) -> None:
+        self.shape = (self.log_k.shape[0], self.log_k.shape[1])
+        self.tensors = (self.log_k,)
 
     @cached_property
     def offsets(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # looked for once
@@ -199,7 +186,7 @@ class Given(Source):
         return float(0.5 * (high - low))
 
     def on_pairs(self, pairs: Pairs) -> Tensor:
-        return self.log_k[pairs.i, pairs.j]
+        return self.log_k[pairs.i, pairs.j] - self.offsets[0]
 
     def against(self, target: Support) -> Tensor:
         t = target.dense()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from gcalign.transport.operators.blocked import Blocked, State
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Source
 
-_HALF = 10.5  # e^±10.5 is in the range of float16
+_HALF = 10.5 / 87.3  # e^±10.5 is in the range of float16
 
 
 class Streamed(Blocked):
@@ -40,6 +41,8 @@ class Cached(Streamed):
     1e-12 of it.
     """
 
+    raw_range: ClassVar[float] = _HALF
+
     def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
         super().__init__(source, block, shard, state)
         self._unit = 14 * math.log(2)
@@ -47,9 +50,6 @@ class Cached(Streamed):
         kept = None if state is None or not len(state.kept) else state.kept
         self._copy: Tensor | None = kept
         self._made = self.first if kept is None else self.last  # rows of it that are there
-
-    def _raw_bound(self) -> float:
-        return _HALF
 
     def _take(self, start: int, stop: int) -> Tensor:
         if self._copy is None:

@@ -235,8 +235,8 @@ def _shares(plan: Tensor) -> tuple[float, float]:
 
 def _share_plane(axes: Axes, steps: Sequence[Tensor]) -> None:
     from gcalign.constraints import Columns, Rows
-    from gcalign.geometry import Entropic
     from gcalign.functional import solve
+    from gcalign.geometry import Entropic
 
     plans = [solve(_kernel(), (Rows(lam), Columns(lam)), Entropic(EPS), iterations=5000, tol=1e-9) for lam in RELAXED]
     uot = [_shares(plan.matrix) for plan in plans]

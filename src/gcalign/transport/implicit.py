@@ -1,0 +1,233 @@
+"""The gradient where each step has its own frame: in logarithms, for any kernel and any penalty.
+
+*Implicit* differentiates the fixed point, *truncated* reverses the recorded iterations.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gcalign.constraints import Marginal
+from gcalign.transport.conjugate import conjugate_gradients
+from gcalign.transport.logarithmic import Scalings
+from gcalign.transport.operators.blocked import Blocked
+from gcalign.transport.problem import Problem
+
+REVERSED = 8  # iterations between two looks at whether the adjoint has become rounding
+
+
+def in_logarithms(
+    operator: Blocked,
+    problem: Problem,
+    s: Scalings,
+    mode: str,
+    rho: Tensor | None,
+    sigma: Tensor | None,
+    a: Tensor | None,
+    b: Tensor | None,
+) -> tuple[Parts, Tensor | None]:
+    """What ∂L/∂log K is made of besides the target, and ∂L/∂ε through the steps.
+
+    rho and sigma are the adjoints of the logarithms of row and column sums, a and b those of the scalings; None for a
+    and b is the envelope.
+    """
+    parts, eps_grad = Parts(), None
+    log_kv, log_ktu = s.log_rows - s.a, None
+    if s.log_columns is not None:
+        log_ktu = s.log_columns - s.b
+    elif sigma is not None:  # only the divergence asks for these sums
+        log_ktu = operator.log_rmatvec(s.a)
+    if a is not None and b is not None:
+        if rho is not None:
+            b = b + Scaled(operator, -log_kv, s.b).rmatvec(rho)
+        if sigma is not None and log_ktu is not None:
+            a = a + Scaled(operator, s.a, -log_ktu).matvec(sigma)
+        fixed = _implicit(operator, problem, s, log_kv, log_ktu, a, b) if mode == "implicit" else None
+        if fixed is not None:
+            delta, eta, eps_grad = fixed
+            rho = delta if rho is None else rho + delta
+            sigma = eta if sigma is None else sigma + eta
+        else:
+            if not len(s.rows):
+                warnings.warn(
+                    "the linear system of gradient='implicit' was not solved, and its iterations were not kept; the "
+                    "gradient lacks what reaches it through the scalings: use gradient='truncated'",
+                    stacklevel=2,
+                )
+            eps_grad = _truncated(operator, problem, s, a, b, parts)
+    if rho is not None:
+        parts.add(-log_kv, rho, s.b, None)
+    if sigma is not None and log_ktu is not None:
+        parts.add(s.a, None, -log_ktu, sigma)
+    return parts, eps_grad
+
+
+class Parts:
+    """A sum of K ∘ (e^α x ⊗ e^β y): what a gradient is made of besides the support."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, alpha: Tensor, x: Tensor | None, beta: Tensor, y: Tensor | None) -> None:
+        one_n, one_m = torch.ones_like(alpha), torch.ones_like(beta)
+        self._parts.append((alpha, one_n if x is None else x, beta, one_m if y is None else y))
+
+    def on(self, operator: Blocked, s: Scalings) -> tuple[Tensor, Tensor] | None:
+        """left [n, k] and right [m, k] with K̂ ∘ (left rightᵀ) the sum; None where no K̂ serves all parts."""
+        if not self._parts:
+            return None
+        alpha, x, beta, y = (torch.stack(vectors, 1) for vectors in zip(*self._parts, strict=True))
+        frame = operator.frame(alpha, beta, s.a, s.b)
+        return None if frame is None else (frame[0] * x, frame[1] * y)
+
+    def block(self, start: int, stop: int, log_k: Tensor) -> Tensor:
+        """The sum in some rows, each part by itself."""
+        total = torch.zeros_like(log_k)
+        for alpha, x, beta, y in self._parts:
+            total += (log_k + alpha[start:stop, None] + beta).exp() * x[start:stop, None] * y
+        return total
+
+
+def _step_adjoint(side: Marginal, log_sums: Tensor, eps: Tensor, adjoint: Tensor) -> tuple[Tensor, Tensor]:
+    """Adjoints of log(K v) and of ε for one scaling step, given that of the scaling: −τ·adjoint for a KL relaxation."""
+    with torch.enable_grad():
+        gap, e = side.gap(log_sums).detach().requires_grad_(), eps.detach().requires_grad_()
+        scaled = side.penalty.step(gap, e)
+    grads = torch.autograd.grad(scaled, (gap, e), adjoint, allow_unused=True)
+    through_eps = torch.zeros_like(eps) if grads[1] is None else grads[1]
+    return torch.zeros_like(gap) if grads[0] is None else -grads[0], through_eps
+
+
+def _implicit(
+    operator: Blocked, problem: Problem, s: Scalings, log_kv: Tensor, log_ktu: Tensor | None, a: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Adjoints of log(K v) and log(Kᵀ u) at the fixed point, and ∂L/∂ε through the steps.
+
+    With them called δ and η, the fixed point a = φ₁(log(K v)), b = φ₂(log(Kᵀ u)) has the adjoint equations
+
+        δ = −τ₁ (a + column softmax · η)        η = −τ₂ (b + row softmaxᵀ · δ)
+
+    which are the system of the mathematics page with x = −δ/R, y = −η/S, free of divisions by sums that may vanish.
+    None where the plan is so near a permutation that its fixed point does not say what the scalings are: they were
+    left where the iterations stopped, and only those can be differentiated.
+    """
+    rows, columns, eps = problem.rows, problem.columns, problem.eps
+    delta, eta = torch.zeros_like(s.a), torch.zeros_like(s.b)
+    if columns is None:
+        assert rows is not None
+        delta, eps_grad = _step_adjoint(rows, log_kv, eps, a)
+        return delta, eta, eps_grad
+    assert log_ktu is not None
+    if rows is None:
+        eta, eps_grad = _step_adjoint(columns, log_ktu, eps, b)
+        return delta, eta, eps_grad
+    by_rows = Scaled(operator, -log_kv, s.b)
+    by_columns = Scaled(operator, s.a, -log_ktu)
+    tau_1 = -_step_adjoint(rows, log_kv, eps, torch.ones_like(a))[0]
+    tau_2 = -_step_adjoint(columns, log_ktu, eps, torch.ones_like(b))[0]
+
+    def schur(v: Tensor) -> Tensor:
+        return v - tau_2 * by_columns.then(by_rows, v, tau_1)[1]
+
+    log_columns = s.b + log_ktu
+    sums = (log_columns - log_columns.max()).exp()
+    # the Schur complement is symmetric for the inner product with weights 1/(τ₂ S)
+    weights = torch.where(tau_2 > 0, (log_columns.min() - log_columns).exp() / tau_2, 0)
+    # a balanced plan has a gauge: S is a null vector, and the right side is orthogonal to it
+    null = sums if bool((tau_1 == 1).all() & (tau_2 == 1).all()) else None
+    right = -tau_2 * (b - by_rows.rmatvec(tau_1 * a))
+    solution = conjugate_gradients(schur, right, weights, null)
+    if solution is None:
+        return None
+    eta = solution
+    a = a + by_columns.matvec(eta)
+    delta, eps_rows = _step_adjoint(rows, log_kv, eps, a)
+    b = b + by_rows.rmatvec(delta)
+    return delta, eta, eps_rows + _step_adjoint(columns, log_ktu, eps, b)[1]
+
+
+def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: Tensor, parts: Parts) -> Tensor:
+    """Reverse the recorded iterations: adds to `parts` what they give ∂L/∂E, and returns ∂L/∂ε through the steps.
+
+    A column step sends its adjoint through the column softmax e^{E + a_t ⊖ log(Kᵀu_t)}, a row step through the row
+    softmax: each is K times a rank-one matrix, so the record is vectors, and a reversed iteration is one pass.
+    """
+    rows, columns, eps = problem.rows, problem.columns, problem.eps
+    eps_grad = torch.zeros_like(eps)
+    # iterations forget: once the adjoint is rounding, so is all that earlier ones would add
+    negligible = 8 * torch.finfo(eps.dtype).eps * (a.abs().sum() + b.abs().sum())
+    for k in range(min(s.iterations, len(s.rows)) - 1, -1, -1):
+        (log_kv, a_then), (b_before, log_ktu) = s.rows[k], s.columns[k]
+        eta = None
+        if columns is not None:
+            eta, through_eps = _step_adjoint(columns, log_ktu, eps, b)
+            parts.add(a_then, None, -log_ktu, eta)
+            eps_grad = eps_grad + through_eps
+        if rows is None:
+            break
+        by_rows = Scaled(operator, -log_kv, b_before)
+        if eta is not None and k == 0:  # nothing comes before
+            a = a + Scaled(operator, a_then, -log_ktu).matvec(eta)
+        elif eta is not None:
+            tau = -_step_adjoint(rows, log_kv, eps, torch.ones_like(a))[0]
+            through, b = Scaled(operator, a_then, -log_ktu).then(by_rows, eta, -tau, a)
+            a = a + through
+        delta, through_eps = _step_adjoint(rows, log_kv, eps, a)
+        if eta is None:
+            b = by_rows.rmatvec(delta)
+        parts.add(-log_kv, delta, b_before, None)
+        eps_grad = eps_grad + through_eps
+        a = torch.zeros_like(a)
+        if (k % REVERSED == 0 or a.device.type == "cpu") and bool(b.abs().sum() <= negligible):
+            break
+    return eps_grad
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """diag(eᵃ) K diag(eᵇ) as a linear map; its entries must be at most about 1, as a plan's."""
+
+    operator: Blocked
+    a: Tensor  # [n]
+    b: Tensor  # [m]
+
+    def _frame(self) -> tuple[Tensor, Tensor]:
+        frame = self.operator.frame(self.a, self.b, self.a, self.b)
+        assert frame is not None  # from a, b themselves nothing is out of range
+        return frame
+
+    def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
+        left, right = self._frame()
+        y = torch.zeros_like(self.a)
+        for start, stop, k in self.operator.blocks():
+            y[start:stop] = torch.mv(k, right * x)
+        return left * self.operator.summed(y)[0]
+
+    def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
+        left, right = self._frame()
+        w, z = torch.zeros_like(self.b), left * z
+        for start, stop, k in self.operator.blocks():
+            w.addmv_(k.T, z[start:stop])
+        return right * self.operator.summed(w)[0]
+
+    def then(self, back: Scaled, x: Tensor, factor: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """y = self·x [n], and back ᵀ·(factor ∘ (y + plus)) [m]: in one pass if one K̂ serves both."""
+        frame = self.operator.frame(torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1), self.a, self.b)
+        if frame is None:
+            y = self.matvec(x)
+            return y, back.rmatvec(factor * (y if plus is None else y + plus))
+        left, right = frame
+
+        def middle(y: Tensor, rows: slice) -> Tensor:
+            y = left[rows, 0] * y
+            return left[rows, 1] * factor[rows] * (y if plus is None else y + plus[rows])
+
+        y, w = self.operator.round_trip(right[:, 0] * x, middle)
+        return left[:, 0] * y, right[:, 1] * w
