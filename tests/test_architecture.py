@@ -19,7 +19,7 @@ STOREYS = [
     ("kernels", "geometry", "batch", "transport", "transport.support"),
     ("metrics", "targets", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
     ("transport.distributed", "transport.warm", "transport.problem", "plan"),
-    ("divergences", "transport.logarithmic", "transport.dykstra"),
+    ("divergences", "objective", "transport.logarithmic", "transport.dykstra"),
     ("transport.sinkhorn", "transport.implicit", "transport.whole"),
     ("transport.gradients",),
     ("transport.op",),

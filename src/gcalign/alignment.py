@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributed as dist
 
 from gcalign.batch import PerSide, Sides, as_sides, check_embeddings, refuse_non_finite
@@ -16,10 +16,11 @@ from gcalign.divergences import Divergence
 from gcalign.errors import one_of
 from gcalign.geometry import Entropic, Geometry
 from gcalign.kernels import Kernel, as_kernel
+from gcalign.objective import Objective
 from gcalign.plan import Plan
 from gcalign.targets import Identity, Target, Weighted, as_target
 from gcalign.transport import op
-from gcalign.transport.distributed import exchange_headers, group_name, joined, shard
+from gcalign.transport.distributed import exchange_headers, group_name, joined, shard, warn_alone
 from gcalign.transport.operators.sources import Given, Inner, Source, without_itself
 from gcalign.transport.problem import Choice, Form, Options, Problem, as_constraints, choose, name_of
 from gcalign.transport.support import Full, Groups
@@ -27,52 +28,6 @@ from gcalign.transport.warm import Memory
 
 LAYOUTS = {"cross": Sides.in_cross, "joint": Sides.in_joint}
 _HALF = (torch.float16, torch.bfloat16)
-
-
-class Objective(nn.Module):
-    """A criterion: `criterion(z1, z2)` is the loss of two views.
-
-    Args:
-        z1: embeddings of the first views [B, D]; they need not be normalised.
-        z2: embeddings of the second views [B, D].
-        ids: which embeddings come from one sample. Default: by position, z1[k] and z2[k] belong together.
-        labels: class of each sample, for targets such as `Labels`.
-        domains: domain of each sample, for targets such as `Blocks`.
-        weights: how much each sample counts.
-        target: a matrix [n, m] or a `Target`, in place of the criterion's own for this call.
-
-    Each of the optional inputs is one value for both sides or a tuple, (for z1, for z2).
-
-    Returns:
-        The loss, a 0-dim tensor; with `reduction="none"` the loss of each row, whose mean it is.
-
-    Raises:
-        ValueError: if an input has the wrong shape or a non-finite value; the message has the remedy.
-
-    Example:
-        >>> import torch, gcalign
-        >>> z1, z2 = torch.randn(8, 4), torch.randn(8, 4)
-        >>> gcalign.method("gca-ince")(z1, z2).shape
-        torch.Size([])
-    """
-
-    def forward(
-        self,
-        z1: Tensor,
-        z2: Tensor,
-        *,
-        labels: PerSide | None = None,
-        domains: PerSide | None = None,
-        ids: PerSide | None = None,
-        weights: PerSide | None = None,
-        target: Tensor | Target | None = None,
-    ) -> Tensor:
-        """The loss; see the class for what it takes."""
-        raise NotImplementedError
-
-    def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
-        """P_θ, without gradient; takes what the criterion takes."""
-        raise NotImplementedError
 
 
 class Alignment(Objective):
@@ -180,8 +135,10 @@ class Alignment(Objective):
         target: Tensor | Target | None = None,
     ) -> Tensor:
         known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
+        if not self.gather:
+            warn_alone()
         with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
-            problem = self.problem(z1, z2, known, target)  # K_θ, B, P_tgt of this batch
+            problem = self.problem(z1, z2, known, target, self.gather)  # K_θ, B, P_tgt of this batch
             plan = self._solved(problem)  # P_θ, with its gradient
             loss = self.divergence.value(plan) if self.reduction == "mean" else self.divergence.per_row(plan)
         if self.check_finite and not torch.compiler.is_compiling():
@@ -191,20 +148,29 @@ class Alignment(Objective):
         return loss  # d_M(P_tgt ‖ P_θ)
 
     @torch.no_grad()
-    def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
+    def plan(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *,
+        target: Tensor | Target | None = None,
+        gather: bool = False,
+        **known: PerSide | None,
+    ) -> Plan:
         """P_θ, without gradient; takes what the criterion takes.
 
-        In a process group it is the plan of the joined batch, so every rank must call it.
+        In a process group it is the plan of this rank's batch, so that one rank can look at it alone; `gather=True` is
+        the plan of the joined batch, and then every rank must call it.
         """
         with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
-            return self._solved(self.problem(z1, z2, known, target)).clone()
+            return self._solved(self.problem(z1, z2, known, target, gather=gather and self.gather)).clone()
 
     def explain(
         self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None
     ) -> Choice:
         """Which gradient mode runs on such a batch, and why."""
         with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
-            problem = self.problem(z1, z2, known, target)
+            problem = self.problem(z1, z2, known, target, gather=False)
             if not problem.only_marginals:
                 return Choice(
                     "unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps"
@@ -217,10 +183,17 @@ class Alignment(Objective):
         return choose(self.options, constrained=sides, converged=converged, dual=dual, feasible=problem.feasible)
 
     def problem(
-        self, z1: Tensor, z2: Tensor, known: dict[str, PerSide | None], target: Tensor | Target | None = None
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        known: dict[str, PerSide | None],
+        target: Tensor | Target | None = None,
+        gather: bool = False,
     ) -> Problem:
-        """What is to be solved for a batch."""
-        share = shard(self.gather, self.group)
+        """What is to be solved for a batch, of this process or, with `gather`, of all."""
+        if self.memory is not None and torch.compiler.is_compiling():
+            raise ValueError("warm_start=True is not for torch.compile; leave one of them out")
+        share = shard(gather, self.group)
         try:
             check_embeddings(z1, z2, alone=share is None)
             if share is not None and self.check_finite and not torch.compiler.is_compiling():
@@ -276,10 +249,6 @@ class Alignment(Objective):
         plan = op.solve(problem, self.form)
         if self.memory is not None:
             assert problem.sides is not None
-            if torch.compiler.is_compiling():
-                raise ValueError(
-                    "warm_start=True is not for torch.compile; leave it out or do not compile the criterion"
-                )
             self.memory.keep(problem.sides, plan.log_v)
         return plan
 

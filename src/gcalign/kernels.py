@@ -191,7 +191,7 @@ class _Normalize(torch.autograd.Function):
     """z/‖z‖, row by row, keeping nothing but the result and the norms."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(z: Tensor) -> tuple[Tensor, Tensor]:
         # directions do not depend on the scale, so each row is first divided by its largest entry:
         # the squares in the norm can then neither overflow nor vanish
         largest = torch.linalg.vector_norm(z, math.inf, dim=1, keepdim=True)
@@ -199,10 +199,12 @@ class _Normalize(torch.autograd.Function):
         unit = z / largest
         norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp_(min=1)  # as it is, but for a row of zeros
         unit = unit.div_(norm)
-        norm = norm * largest
-        ctx.save_for_backward(unit, norm)
+        return unit, norm * largest
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*output)
         ctx.set_materialize_grads(False)
-        return unit, norm
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, along: Tensor | None) -> Tensor | None:

@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gcalign.alignment import Alignment, Objective
+from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Rows
 from gcalign.divergences import KL, Robust, Uniformity
 from gcalign.errors import did_you_mean
 from gcalign.kernels import Cosine, SquaredEuclidean
+from gcalign.objective import Objective
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Labels
 

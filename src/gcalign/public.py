@@ -1,7 +1,7 @@
 """Every public name; `gcalign` itself imports this module on first use."""
 
 from gcalign import functional, methods, metrics
-from gcalign.alignment import Alignment, Objective
+from gcalign.alignment import Alignment
 from gcalign.batch import Side, Sides
 from gcalign.caching import cached_backward
 from gcalign.constraints import (
@@ -21,6 +21,7 @@ from gcalign.functional import solve
 from gcalign.geometry import Entropic, Euclidean, Geometry
 from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
+from gcalign.objective import Objective
 from gcalign.plan import Plan
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Weighted

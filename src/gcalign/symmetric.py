@@ -6,8 +6,9 @@ from contextlib import nullcontext
 
 from torch import Tensor
 
-from gcalign.alignment import Alignment, Objective
+from gcalign.alignment import Alignment
 from gcalign.batch import PerSide, per_side
+from gcalign.objective import Objective
 from gcalign.plan import Plan
 from gcalign.targets import Target, Transposed, as_target
 from gcalign.transport.problem import Choice
@@ -48,9 +49,17 @@ class Symmetric(Objective):
             )
         return 0.5 * (there + back)
 
-    def plan(self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None) -> Plan:
+    def plan(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *,
+        target: Tensor | Target | None = None,
+        gather: bool = False,
+        **known: PerSide | None,
+    ) -> Plan:
         """P_θ of the first half, z1 along the rows."""
-        return self.alignment.plan(z1, z2, target=target, **known)
+        return self.alignment.plan(z1, z2, target=target, gather=gather, **known)
 
     def explain(
         self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None

@@ -19,22 +19,24 @@ _warned = False
 
 def shard(gather: bool, group: str = "") -> Shard | None:
     """This rank's share of the work; None for one process, or where each rank is to be alone."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not gather or not (dist.is_available() and dist.is_initialized()):
         return None
     found = Shard(group)
-    if found.world == 1:
-        return None
-    if gather:
-        return found
+    return None if found.world == 1 else found
+
+
+def warn_alone() -> None:
+    """Say once that each rank's loss sees its own batch only."""
     global _warned
-    if not _warned and not torch.compiler.is_compiling():
+    if _warned or torch.compiler.is_compiling() or not (dist.is_available() and dist.is_initialized()):
+        return
+    if dist.get_world_size() > 1:
         _warned = True
         warnings.warn(
-            f"gather=False on {found.world} ranks: each rank's loss sees its own batch only, with that many "
+            f"gather=False on {dist.get_world_size()} ranks: each rank's loss sees its own batch only, with that many "
             "fewer negatives; gather=True is the loss of the joined batch",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return None
 
 
 def group_name(gather: bool | dist.ProcessGroup) -> str:

@@ -216,8 +216,7 @@ def _reversed_row_step(
     if y is None:
         assert outer is not None
         return outer / minus_k, None
-    delta = torch.empty_like(z) if operator.shard is None else torch.zeros_like(z)
-    back = None
+    delta, back = torch.empty_like(z) if operator.shard is None else torch.zeros_like(z), None
     for first, last, k in operator.made or operator.blocks():
         mine = slice(first, last)
         through = torch.mv(k, y).mul_(z[mine]) if outer is None else torch.addcmul(outer[mine], torch.mv(k, y), z[mine])
@@ -231,8 +230,7 @@ def _reversed_row_step(
 
 def _products(operator: Blocked, x: Tensor | None, y: Tensor | None) -> tuple[Any, Any]:
     """K̂x in this rank's rows [n], and K̂ᵀy [m]; None where there is no x or y."""
-    ahead = None if x is None else operator.like.new_zeros(operator.shape[0])
-    back = None
+    ahead, back = None if x is None else operator.like.new_zeros(operator.shape[0]), None
     for first, last, k in operator.made or operator.blocks():
         if ahead is not None and x is not None:
             torch.mv(k, x, out=ahead[first:last])
@@ -279,7 +277,8 @@ def _pull_rank_one(operator: Blocked, left: Tensor, right: Tensor, grads: list[T
     """W = diag(left) K̂ diag(right) is never made: its products with the factors are products with K̂."""
     source = operator.source
     if not isinstance(source, Inner):
-        return _pull_blocks(operator, left, right, None, None, grads)
+        _pull_blocks(operator, left, right, None, None, grads)
+        return
     phi, psi, r, c = grads
     ahead = right * source.psi if phi is not None else None
     for start, stop, k in operator.made or operator.blocks():
@@ -295,7 +294,6 @@ def _pull_rank_one(operator: Blocked, left: Tensor, right: Tensor, grads: list[T
             add_offset(c, slice(None), right[:, 0] * torch.mv(k.T, mine[:, 0]))
     if psi is not None:
         psi *= right
-    return None
 
 
 def _pull_blocks(

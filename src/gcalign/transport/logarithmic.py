@@ -115,12 +115,14 @@ def _overlap(target: Support | None, log_k: Tensor, a: Tensor, b: Tensor) -> Ten
 class _Stop:
     """Whether iterations may stop: the columns of (a, b) move by less than `tol`, relative to ‖P − T‖₁ or the mass."""
 
-    def __init__(self, operator: Blocked, target: Support | None, tol: float, patience: int) -> None:
+    def __init__(self, operator: Blocked | None, target: Support | None, tol: float, patience: int) -> None:
         self.operator, self.target, self.tol, self.patience = operator, target, tol, patience
-        pairs = isinstance(target, Pairs) and len(target.weight) > 0
-        self.on_pairs = operator.source.log_on_pairs(target) if pairs and isinstance(target, Pairs) else None
+        self.on_pairs: Tensor | None = None
+        if operator is not None and isinstance(target, Pairs) and len(target.weight) > 0:
+            self.on_pairs = operator.source.log_on_pairs(target)
         self.error, self._mark, self._stalled = math.inf, math.inf, 0
 
+    @torch.no_grad()
     def __call__(self, a: Tensor, b: Tensor, after: Tensor, log_ktu: Tensor) -> bool:
         sums = (b + log_ktu).exp()
         error, mass = (sums * torch.expm1(after - b).abs()).sum(), sums.sum()
@@ -140,7 +142,8 @@ class _Stop:
 
     def _rounding(self, a: Tensor, b: Tensor) -> float:
         """How far rounding leaves the columns, of the mass."""
-        size = float(a.abs().max() + b.abs().max() + self.operator.shift())
+        shift = 0.0 if self.operator is None else float(self.operator.shift())
+        size = float(a.abs().max() + b.abs().max()) + shift
         return torch.finfo(a.dtype).eps * min(4 + size, 1e4)
 
 
@@ -153,6 +156,7 @@ def unrolled(kernel: Reference, problem: Problem, options: Options) -> tuple[Ten
     zero = torch.zeros_like(eps)
     a, b = zero.expand(n), zero.expand(m)
     both = rows is not None and columns is not None
+    stop = _Stop(None, None, options.tol, patience=30)
     done, converged = 0, not both
     for done in range(1, (options.iterations if both else 1) + 1):  # noqa: B007  # read after the loop
         if rows is not None:
@@ -161,11 +165,7 @@ def unrolled(kernel: Reference, problem: Problem, options: Options) -> tuple[Ten
             log_ktu = kernel.log_rmatvec(a)
             before, b = b, columns.penalty.step(columns.gap(log_ktu), eps)
             if both and options.tol > 0 and not torch.compiler.is_compiling():
-                with torch.no_grad():
-                    sums = (before + log_ktu).exp()
-                    error = (sums * torch.expm1(b - before).abs()).sum()
-                    least = max(options.tol, 4 * torch.finfo(b.dtype).eps)
-                converged = bool(error <= least * sums.sum())
+                converged = stop(a, before, b, log_ktu)
         if converged:
             break
     return a, b, kernel.log_matvec(b), kernel.log_rmatvec(a), done, converged

@@ -58,7 +58,14 @@ def solve(problem: Problem, form: str) -> Plan:
     if known.options.gradient == "unrolled":
         return by_autograd(problem, known, mu, nu)
     assert problem.target is not None
-    found = torch.ops.gcalign.solve(*_flat(problem, problem.target, known), form)
+    try:
+        found = torch.ops.gcalign.solve(*_flat(problem, problem.target, known), form)
+    except RuntimeError as error:
+        if "functorch transforms" not in str(error):
+            raise
+        raise RuntimeError(
+            f"gradient={known.options.gradient!r} is for torch.autograd; with torch.func use gradient='unrolled'"
+        ) from error
     on_target, log_rows, log_columns, terms, a, b = found[:6]
     return Plan(
         problem.kernel, a, b, problem.eps, mu, nu, found[11], problem.target, problem.rows, problem.columns, log_rows,
@@ -101,8 +108,8 @@ def _flat(problem: Problem, target: Support, form: Form) -> tuple[Any, ...]:
         problem.start,
         [kernel.scale, kernel.bound, problem.eps_value],
         [
-            kind, shift, block, unit, kernel.exclude_self, target.ordinary, wanted, problem.feasible,
-            problem.shard is not None, eps.requires_grad,
+            kind, shift, block, int(unit), int(kernel.exclude_self), int(target.ordinary), int(wanted),
+            int(problem.feasible), int(problem.shard is not None), int(eps.requires_grad),
         ],
     )  # fmt: skip
 

@@ -87,8 +87,7 @@ def plain(
     n, m = operator.shape
     r, c = operator.r, operator.c
     top_r, top_c = _top(rows.mass, tau_1, r), _top(columns.mass, tau_2, c)
-    keep = slots > 0
-    slots = slots or 2
+    slots = slots or 3  # the last three serve the test for convergence
     make = operator.like.new_empty if operator.shard is None else operator.like.new_zeros
     row_record, column_record = make(slots, 2, n), make(slots, 2, m)
     kxs, zs = row_record[:, 0].unbind(), row_record[:, 1].unbind()
@@ -115,7 +114,7 @@ def plain(
         if done == check:
             whole = z if operator.shard is None else operator.summed(z)[0]
             before = (done - 2) % slots
-            last_error = torch.dot(ws[before], (x - xs[before]).abs_()) if keep and done > 1 else None
+            last_error = torch.dot(ws[before], (x - xs[before]).abs_()) if done > 1 else None
             error, rate, enough = _errors(operator, target, inner, whole, x, w, after, last_error, options.tol)
             converged = error <= enough
             check = _next_check(done, error, rate, enough, options.iterations)

@@ -125,7 +125,7 @@ def _measured(name: str, spec: Row, z1: Tensor, z2: Tensor) -> Row:
         _together()
         seconds.append(timed(job))
     with torch.no_grad():
-        loss, iterations = criterion(z1, z2).item(), criterion.plan(z1, z2).iterations
+        loss, iterations = criterion(z1, z2).item(), criterion.plan(z1, z2, gather=True).iterations
     return {"seconds": seconds, "megabytes": extra / 1e6, "iterations": iterations, "loss": loss, **counted.figures()}
 
 

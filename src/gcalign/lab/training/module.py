@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from gcalign import methods
-from gcalign.alignment import Alignment, Objective
+from gcalign.alignment import Alignment
 from gcalign.lab.data.images import Images
 from gcalign.lab.models import Twin, encoder, momentum_at, predictor, projector
 from gcalign.lab.training.config import Config, Optimizer
 from gcalign.lab.training.stream import Augment, Batch, seed_of
 from gcalign.metrics import alignment, uniformity
+from gcalign.objective import Objective
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Labels
 

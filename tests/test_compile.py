@@ -1,0 +1,195 @@
+"""torch sees one operator: compiled and eager are the same loss and gradient in every mode, alone and in a group."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
+from torch import distributed as dist
+
+import gcalign
+
+CASES = [
+    ("ince", {}),
+    ("gca-ince", {"gradient": "envelope", "iterations": 300}),
+    ("gca-uot", {"gradient": "implicit", "iterations": 300}),
+    ("gca-uot", {"gradient": "truncated", "iterations": 5}),
+    ("gca-ince", {"gradient": "unrolled", "tol": 0.0}),
+    ("gca-rince", {"eps": 0.05, "iterations": 300}),
+    ("gca-uot", {"eps": 0.004}),  # leaves the range of plain scalings
+    ("gca-uot", {"block": 7}),
+    ("gca-ince", {"block": 7, "cache": "half"}),
+    ("gca-uot", {"reduction": "none"}),
+]
+
+
+def batch(n: int = 20, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    z1, noise = torch.randn(2, n, 6, generator=generator, dtype=torch.float64).to(dtype)
+    return z1, z1 + noise
+
+
+def differentiated(criterion, z1: Tensor, z2: Tensor, **known: Tensor) -> list[Tensor]:
+    leaves = [z.clone().requires_grad_() for z in (z1, z2)]
+    loss = criterion(*leaves, **known)
+    weights = torch.linspace(1, 2, loss.numel(), dtype=loss.dtype).view_as(loss)  # so that rows count differently
+    return [loss.detach(), *torch.autograd.grad((weights * loss).sum(), leaves)]
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    for got, want in zip(found, expected, strict=True):
+        assert (got - want).norm() <= 1e-6 * want.norm()
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_compiled_is_eager_in_every_mode(name, options):
+    torch._dynamo.reset()
+    criterion = gcalign.method(name, **options)
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    assert_same(differentiated(compiled, *batch()), differentiated(criterion, *batch()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ince", "gca-ince", "gca-uot"])
+def test_compiled_to_machine_code_is_eager(name):
+    torch._dynamo.reset()
+    criterion = gcalign.method(name)
+    assert_same(differentiated(torch.compile(criterion, fullgraph=True), *batch()), differentiated(criterion, *batch()))
+
+
+def test_one_process_compiles_several_criteria():
+    torch._dynamo.reset()
+    for criterion in (
+        gcalign.method("gca-ince"),
+        gcalign.method("gca-uot"),
+        gcalign.method("gca-uot", relax=(1.0, 2.0)),
+    ):
+        compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+        assert_same(differentiated(compiled, *batch()), differentiated(criterion, *batch()))
+
+
+@pytest.mark.parametrize("target", [gcalign.Labels(), gcalign.Blocks(0.3, 0.1)], ids=repr)
+@pytest.mark.parametrize("divergence", [gcalign.KL(), gcalign.KL() + gcalign.Robust(0.5, 0.1)], ids=repr)
+def test_targets_in_groups_compile_and_have_their_gradient(target, divergence):
+    torch._dynamo.reset()
+    known = {"labels": torch.arange(20) // 4, "domains": torch.arange(20) % 3}
+    known = {name: value for name, value in known.items() if name in target.reads}
+    sets = (gcalign.Rows(), gcalign.Columns())
+    criterion = gcalign.Alignment(gcalign.Cosine(0.5), sets, divergence, target, block=6)
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    assert_same(differentiated(compiled, *batch(), **known), differentiated(criterion, *batch(), **known))
+
+
+def test_a_batch_of_another_size_is_compiled_right():
+    torch._dynamo.reset()
+    criterion = gcalign.method("gca-uot", layout="joint")
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    for n in (20, 12, 33):
+        assert_same(differentiated(compiled, *batch(n)), differentiated(criterion, *batch(n)))
+
+
+def test_the_fake_operator_has_the_shapes_of_the_real_one():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for name, options in CASES:
+        if options.get("gradient") == "unrolled":
+            continue
+        criterion = gcalign.method(name, check_finite=False, **options)
+        plan = criterion.plan(*batch())
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fake = criterion(*(torch.empty(20, 6, dtype=torch.float64) for _ in range(2)))
+        assert fake.shape == criterion(*batch()).shape
+        assert plan.log_u.shape == (20,)
+
+
+def test_torch_func_says_what_to_do():
+    z1, z2 = batch()
+    with pytest.raises(RuntimeError, match=r"with torch\.func use gradient='unrolled'"):
+        torch.func.grad(gcalign.method("gca-uot"))(z1, z2)
+    unrolled = gcalign.method("gca-uot", gradient="unrolled")
+    assert_same([torch.func.grad(unrolled)(z1, z2)], differentiated(unrolled, z1, z2)[1:2])
+
+
+def test_a_warm_start_is_refused_under_compile():
+    torch._dynamo.reset()
+    criterion = torch.compile(gcalign.method("gca-ince", warm_start=True), fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"warm_start=True is not for torch\.compile"):
+        criterion(*batch(), ids=torch.arange(20))
+
+
+# --- in a process group ---------------------------------------------------------------------------------------
+
+
+def join(rank: int, world: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+
+
+def group_main(rank: int, folder: str) -> None:
+    join(rank, 2, folder)
+    mine = slice(10 * rank, 10 * rank + 10)
+    criterion = gcalign.method("gca-uot")
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    found = differentiated(compiled, *(z[mine] for z in batch()))
+    torch.save(found, os.path.join(folder, f"{rank}.pt"))
+    with pytest.raises(RuntimeError, match=r"under torch\.compile all must be equally long"):
+        torch.compile(gcalign.method("gca-ince"), fullgraph=True, backend="aot_eager")(
+            *(z[: 10 + rank] for z in batch())
+        )
+    dist.destroy_process_group()
+
+
+needs_gloo = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
+
+
+@needs_gloo
+def test_a_compiled_criterion_joins_the_batches_of_all_ranks(tmp_path):
+    loss, grad_1, grad_2 = differentiated(gcalign.method("gca-uot"), *batch())
+    mp.spawn(group_main, args=(str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    for rank in ranks:
+        torch.testing.assert_close(rank[0], loss)
+    for k, grad in ((1, grad_1), (2, grad_2)):  # DDP divides by the number of ranks
+        torch.testing.assert_close(torch.cat([rank[k] for rank in ranks]) / 2, grad)
+
+
+def subgroup_main(rank: int, folder: str) -> None:
+    join(rank, 3, folder)
+    pair = dist.new_group([0, 1])  # a call for all ranks
+    if rank < 2:
+        mine = slice(10 * rank, 10 * rank + 10)
+        loss = gcalign.method("gca-uot", gather=pair)(*(z[mine] for z in batch()))
+        torch.save(loss, os.path.join(folder, f"{rank}.pt"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@needs_gloo
+def test_a_process_group_joins_the_batches_of_its_own_ranks(tmp_path):
+    mp.spawn(subgroup_main, args=(str(tmp_path),), nprocs=3)
+    loss = gcalign.method("gca-uot")(*batch())
+    for rank in (0, 1):
+        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt", weights_only=True), loss)
+
+
+def alone_main(rank: int, folder: str) -> None:
+    join(rank, 2, folder)
+    if rank == 0:  # the other rank does not call it, and nobody waits
+        plan = gcalign.method("gca-uot").plan(*batch())
+        torch.save(plan.matrix, os.path.join(folder, "plan.pt"))
+    dist.barrier()
+    mine = slice(10 * rank, 10 * rank + 10)
+    whole = gcalign.method("gca-uot").plan(*(z[mine] for z in batch()), gather=True)
+    assert whole.shape == (20, 20)
+    dist.destroy_process_group()
+
+
+@needs_gloo
+def test_one_rank_alone_can_look_at_its_plan(tmp_path):
+    mp.spawn(alone_main, args=(str(tmp_path),), nprocs=2)
+    expected = gcalign.method("gca-uot").plan(*batch()).matrix
+    torch.testing.assert_close(torch.load(tmp_path / "plan.pt", weights_only=True), expected)
