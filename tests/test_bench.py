@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gcalign import cli
+from gcalign import KL, Alignment, Columns, Cosine, Rows, cli
 from gcalign.functional import solve
 from gcalign.lab.bench import (
     arguments,
@@ -199,14 +199,24 @@ def test_every_way_to_look_at_a_number_is_a_wait():
     assert torch.Tensor.tolist is tolist  # as it was
 
 
-def test_what_runs_inside_our_operator_is_counted_for_every_iteration():
+@pytest.mark.parametrize(("name", "operations"), [("gca-ince", 4), ("gca-uot", 6)])  # products, and steps: one or two
+def test_what_runs_inside_our_operator_is_counted_for_every_iteration(name, operations):
     z1, z2 = pairs(64, 16)
 
     def count(iterations):
-        criterion = method("gca-ince", eps=0.5, iterations=iterations, tol=0.0)
+        criterion = method(name, eps=0.5, iterations=iterations, tol=0.0)
         return launches.launches(lambda: criterion.plan(z1, z2)).operations
 
-    assert count(9) - count(8) == 4  # two products, two divisions
+    assert count(9) - count(8) == operations
+
+
+def test_a_learnt_temperature_costs_three_waits():
+    z1, z2 = pairs(64, 16)
+    waits = []
+    for learnable in (False, True):
+        criterion = Alignment(Cosine(0.5, learnable=learnable), (Rows(), Columns()), KL())
+        waits.append(launches.launches(lambda c=criterion: losses.backward(c, z1, z2)).waits)
+    assert waits[1] - waits[0] == 3
 
 
 def test_the_work_of_a_step_has_its_three_matrix_products():
