@@ -11,9 +11,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gcalign import cli
+from gcalign import KL, Alignment, Columns, Cosine, Rows, cli
 from gcalign.functional import solve
-from gcalign.lab.bench import arguments, data, distributed, losses, memory, peers, plot, probe, scaling, solvers, timing
+from gcalign.lab.bench import (
+    arguments,
+    data,
+    distributed,
+    estimate,
+    launches,
+    losses,
+    memory,
+    peers,
+    plot,
+    probe,
+    scaling,
+    solvers,
+    timing,
+)
 from gcalign.lab.bench.batches import COSINE, cost, eager_info_nce, pairs
 from gcalign.lab.bench.pillow import PillowViews
 from gcalign.lab.bench.table import Target
@@ -144,6 +158,91 @@ def test_losses_are_compared_in_one_run_and_written_with_the_machine(tmp_path, c
     assert rows[losses.GCA_INCE]["converged"]
     assert rows[losses.GCA_INCE]["error"] < 2e-5
     assert rows[losses.GCA_RINCE]["iterations"] == 10
+    assert all(target["met"] is None for target in found["targets"])  # none is set at n = 64
+
+
+@pytest.mark.parametrize(("n", "dim", "eps", "name", "operations", "waits"), launches.GOALS)
+def test_a_step_is_few_operations_and_waits(n, dim, eps, name, operations, waits):
+    z1, z2 = pairs(n, dim)
+    found = launches.launches(lambda: losses.backward(method(name, eps=eps), z1, z2))
+    assert 0 < found.operations <= operations
+    assert 0 < found.waits <= waits
+
+
+def test_the_goals_of_a_step_are_these():
+    assert {(name, eps): most for n, dim, eps, name, *most in launches.GOALS if (n, dim) == (256, 128)} == {
+        ("ince", 0.1): [80, 1],
+        ("gca-ince", 0.5): [140, 2],
+        ("gca-ince", 0.1): [250, 2],
+        ("gca-uot", 0.1): [400, 3],
+        ("gca-rince", 0.1): [400, 2],
+    }
+
+
+def test_operations_are_counted_but_not_views_allocations_or_what_they_call():
+    x, y = torch.ones(3, 4), torch.ones(4)
+
+    def step():
+        z = torch.empty_like(x).copy_(x).view(4, 3).T[:, :2].exp()  # a copy and an exponential
+        return torch.addmv(y[:3], x, y), z[0, 0].item()  # a product; a wait
+
+    found = launches.launches(step)
+    assert [part.name for part in found.work] == ["copy_", "exp", "addmv"]
+    assert (found.operations, found.waits) == (3, 1)
+    assert found.work[2] == ("addmv", 2 * 12, 4 * (12 + 4 + 3))
+
+
+def test_every_way_to_look_at_a_number_is_a_wait():
+    x, tolist = torch.ones(3), torch.Tensor.tolist
+    found = launches.launches(lambda: (x.tolist(), x[0].item(), float(x[1]), bool(x[2] > 0), x.nonzero()))
+    assert found.waits == 5
+    assert torch.Tensor.tolist is tolist  # as it was
+
+
+@pytest.mark.parametrize(("name", "operations"), [("gca-ince", 4), ("gca-uot", 6)])  # products, and steps: one or two
+def test_what_runs_inside_our_operator_is_counted_for_every_iteration(name, operations):
+    z1, z2 = pairs(64, 16)
+
+    def count(iterations):
+        criterion = method(name, eps=0.5, iterations=iterations, tol=0.0)
+        return launches.launches(lambda: criterion.plan(z1, z2)).operations
+
+    assert count(9) - count(8) == operations
+
+
+def test_a_learnt_temperature_costs_three_waits():
+    z1, z2 = pairs(64, 16)
+    waits = []
+    for learnable in (False, True):
+        criterion = Alignment(Cosine(0.5, learnable=learnable), (Rows(), Columns()), KL())
+        waits.append(launches.launches(lambda c=criterion: losses.backward(c, z1, z2)).waits)
+    assert waits[1] - waits[0] == 3
+
+
+def test_the_work_of_a_step_has_its_three_matrix_products():
+    z1, z2 = pairs(64, 128)
+    for loss in (lambda x, y: eager_info_nce(x, y, 0.5), method("ince", eps=0.5)):
+        work = launches.launches(lambda loss=loss: losses.backward(loss, z1, z2)).work
+        products = [part.flops for part in work if part.name.rstrip("_") in ("mm", "addmm")]
+        assert products == [2 * 64 * 64 * 128] * 3
+
+
+def test_an_estimate_is_the_longer_of_launching_and_working_with_the_waits():
+    small = estimate.Work.of("addmm_", [[2, 3], [2, 4], [4, 3], [], []])
+    assert small == ("addmm_", 2 * 2 * 4 * 3, 4 * (8 + 12 + 6))
+    assert estimate.Work.of("add", [[8], [8]]) == ("add", 8, 4 * 24)
+    assert estimate.step(10, 2, [small] * 10)["estimate"] == pytest.approx(10 * 5e-6 + 2 * 15e-6)
+    large = estimate.Work("mm", 195 * 10**12, 15 * 10**9)
+    assert estimate.step(1, 0, [large])["estimate"] == pytest.approx(10)
+
+
+def test_launches_are_written_beside_eager_info_nce(capsys):
+    assert cli.main(["bench", "launches", "--quick", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)["benches"]["launches"]
+    rows = {row["name"]: row for row in found["tables"]["launches"]}
+    assert list(rows) == [losses.EAGER, *launches.METHODS]
+    eager = rows[losses.EAGER]["operations"]
+    assert all(row["against_eager"] == row["operations"] / eager for row in rows.values())
     assert all(target["met"] is None for target in found["targets"])  # none is set at n = 64
 
 

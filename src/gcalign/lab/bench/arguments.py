@@ -29,6 +29,12 @@ WHAT = {
         _GRID,
         {"n": [64], "dim": [16], "eps": [0.5], "repeats": 2},
     ),
+    "launches": What(
+        "torch operations and host waits of one step of each loss, and what they would cost on a GPU, on paper",
+        "gcalign bench launches --n 256 --eps 0.1 --json launches.json",
+        {"n": [256, 1024, 4096], "dim": 128, "eps": [0.5, 0.1], "iterations": 10},
+        {"n": [64], "dim": 16, "eps": [0.5], "iterations": 10},
+    ),
     "solvers": What(
         "plans to one marginal error against POT and geomloss, and what warm starts save",
         "gcalign bench solvers --n 4096 --eps 0.1 0.05 --json solvers.json",
@@ -111,6 +117,7 @@ def _own(parser: argparse.ArgumentParser, name: str, full: Options) -> None:
         "n": (size, "N", "pairs in the batch"),
         "dim": (size, "D", "of the embeddings"),
         "eps": (amount, "ε", "of the kernel exp(−C/ε)"),
+        "iterations": (size, "I", "the most that a plan is given"),
         "tol": (amount, "T", "marginal error to reach, of the mass"),
         "ranks": (size, "R", "numbers of processes; one is always among them"),
         "repeats": (size, "K", "runs counted of each; the median is shown"),

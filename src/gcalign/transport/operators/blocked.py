@@ -258,14 +258,14 @@ class Blocked(ABC):
 
 
 BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
-_ELSEWHERE = 1 << 26
+ELSEWHERE = 1 << 26
 
 
 class Stored(Blocked):
     """One matrix [n, m]; the first pass makes it and uses each block while it is in the cache."""
 
     def __init__(self, source: Source, shard: Shard | None = None, state: State | None = None) -> None:
-        entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, _ELSEWHERE)
+        entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE)
         super().__init__(source, max(1, entries // source.shape[1]), shard, state)
         kept = None if state is None or not len(state.kept) else state.kept
         self._matrix: Tensor | None = kept

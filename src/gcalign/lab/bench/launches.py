@@ -1,0 +1,173 @@
+"""`gcalign bench launches`: torch operations and host waits of one step, which no other job on the machine disturbs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.autograd.profiler import profile
+
+from gcalign.alignment import Alignment
+from gcalign.lab.bench import estimate, table
+from gcalign.lab.bench.batches import WORDS, eager_info_nce, pairs
+from gcalign.lab.bench.losses import EAGER, Loss, backward
+from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.timing import Progress
+from gcalign.methods import method
+from gcalign.plan import Plan
+from gcalign.transport import op
+from gcalign.transport.operators import blocked
+from gcalign.transport.problem import Problem
+
+METHODS = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot", "simclr", "iot")
+# views, allocations, and the reading of one number, which is a wait and no operation
+FREE = frozenset([
+    "view", "slice", "t", "expand", "select", "detach", "detach_", "alias", "unsqueeze", "squeeze", "as_strided",
+    "transpose", "permute", "split", "chunk", "unbind", "reshape", "_reshape_alias", "item", "_local_scalar_dense",
+    "empty", "empty_like", "empty_strided", "resize_", "to", "lift_fresh", "expand_as", "view_as", "numpy_T",
+    "is_nonzero", "diagonal", "narrow", "unsafe_split", "split_with_sizes", "result_type", "contiguous", "new_empty",
+    "set_",
+])  # fmt: skip
+# these do nothing for real numbers. They are counted, in place of the product that calls them, but do none of its work
+IDLE = frozenset(("resolve_conj", "resolve_neg"))
+WAITS = frozenset(("_local_scalar_dense", "nonzero"))
+# n, D, ε, method, most operations, most waits; at ten iterations
+GOALS = (
+    (256, 128, 0.1, "ince", 80, 1),
+    (256, 128, 0.5, "gca-ince", 140, 2),
+    (256, 128, 0.1, "gca-ince", 250, 2),
+    (256, 128, 0.1, "gca-uot", 400, 3),
+    (256, 128, 0.1, "gca-rince", 400, 2),
+)
+COLUMNS: tuple[Column, ...] = (
+    ("n", "n", table.whole),
+    ("eps", "ε", table.number),
+    ("name", "loss", str),
+    ("operations", "operations", table.whole),
+    ("waits", "waits", table.whole),
+    ("against_eager", "/ eager", table.ratio),
+    ("iterations", "iterations", table.whole),
+    ("gradient", "gradient", str),
+)
+
+
+class Launches(NamedTuple):
+    """What one step asks of the device."""
+
+    operations: int
+    waits: int
+    work: tuple[estimate.Work, ...]  # of each operation that does some
+
+
+def bench_launches(
+    *, n: Sequence[int], dim: int, eps: Sequence[float], iterations: int, seed: int, progress: Progress
+) -> Result:
+    """Count every loss at every n and ε."""
+    rows: list[Row] = []
+    for size, e in progress.over(list(product(n, eps)), lambda cell: f"n = {cell[0]}, ε = {cell[1]:g}"):
+        z1, z2 = pairs(size, dim, seed)
+        losses: dict[str, Loss] = {EAGER: partial(eager_info_nce, eps=e)}
+        losses |= {name: method(name, eps=e, iterations=iterations) for name in METHODS}
+        for name, loss in losses.items():
+            rows.append({"n": size, "dim": dim, "eps": e, "name": name, **_figures(loss, z1, z2)})
+            eager = rows[-1 - list(losses).index(name)]
+            rows[-1]["against_eager"] = rows[-1]["operations"] / eager["operations"]
+            rows[-1]["estimate_against_eager"] = rows[-1]["estimate"] / eager["estimate"]
+    return Result(
+        "launches",
+        f"torch operations and host waits of one forward and backward pass, {WORDS}, D = {dim}, at most {iterations} "
+        "iterations; by the profiler, inside gcalign's operator too, with blocks as large as on a GPU",
+        {"n": list(n), "dim": dim, "eps": list(eps), "iterations": iterations, "seed": seed},
+        [
+            Sheet("launches", "operations and waits of one step", COLUMNS, rows),
+            Sheet("estimate", f"the same on paper: {estimate.WORDS}", estimate.COLUMNS, rows),
+        ],
+        _goals(rows, iterations),
+        ["views and allocations are no operations; nothing was run on a GPU"],
+    )
+
+
+def _figures(loss: Loss, z1: Tensor, z2: Tensor) -> Row:
+    found = launches(partial(backward, loss, z1, z2))
+    row: Row = {"operations": found.operations, "waits": found.waits, **estimate.step(*found)}
+    if isinstance(loss, Alignment):
+        row |= {"iterations": _iterations(loss, z1, z2), "gradient": loss.explain(z1, z2).mode}
+    return row
+
+
+def _iterations(loss: Alignment, z1: Tensor, z2: Tensor) -> int:
+    """Of the step that is differentiated; `plan`, which is not, may do more."""
+    plans: list[Plan] = []
+    solve = op.solve
+
+    def kept(problem: Problem, form: str) -> Plan:
+        plans.append(solve(problem, form))
+        return plans[-1]
+
+    with patch.object(op, "solve", kept):
+        loss(z1, z2)
+    return plans[-1].iterations
+
+
+def launches(step: Callable[[], object]) -> Launches:
+    """The operations and waits of one step, after one that is not counted."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes to standard error when it starts
+    with _as_on_a_gpu():
+        step()
+        with _lists() as lists, profile(use_kineto=False, record_shapes=True) as seen:
+            step()
+    events = [event for event in seen.function_events if event.name.startswith("aten::")]
+    return Launches(
+        sum(_counts(event, FREE) for event in events),
+        len(lists) + sum(_name(event) in WAITS for event in events),
+        tuple(estimate.Work.of(_name(e), e.input_shapes) for e in events if _counts(e, FREE | IDLE)),
+    )
+
+
+def _name(event: Any) -> str:
+    return str(event.name).removeprefix("aten::")
+
+
+def _counts(event: Any, free: frozenset[str]) -> bool:
+    """Whether an operation is not free and calls no other that is not."""
+    inner = (child for child in event.cpu_children if child.name.startswith("aten::"))
+    return _name(event) not in free and all(_name(child) in free for child in inner)
+
+
+@contextmanager
+def _lists() -> Iterator[list[int]]:
+    """One entry for each `Tensor.tolist`, a wait that the profiler does not see."""
+    found: list[int] = []
+    plain = torch.Tensor.tolist
+
+    def tolist(x: Tensor) -> Any:
+        found.append(1)
+        return plain(x)
+
+    with patch.object(torch.Tensor, "tolist", tolist):
+        yield found
+
+
+@contextmanager
+def _as_on_a_gpu() -> Iterator[None]:
+    """Blocks as large as on a GPU. On a CPU they are cut to fit its cache, and each would count."""
+    with patch.dict(blocked.BLOCK_ENTRIES, cpu=blocked.ELSEWHERE):
+        yield
+
+
+def _goals(rows: Sequence[Row], iterations: int) -> list[Target]:
+    by = {(row["n"], row["dim"], row["eps"], row["name"]): row for row in rows}
+    targets = []
+    for n, dim, eps, name, operations, waits in GOALS:
+        row = by.get((n, dim, eps, name)) if iterations == 10 else None
+        for what, most in (("operations", operations), ("waits", waits)):
+            value = None if row is None else row[what]
+            targets.append(Target(f"{name}, n = {n}, D = {dim}, ε = {eps:g}, {what}", "≤", most, value))
+    return targets
