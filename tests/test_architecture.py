@@ -18,7 +18,7 @@ STOREYS = [
     ("errors",),
     ("kernels", "geometry", "batch", "transport", "transport.support"),
     ("metrics", "targets", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
-    ("transport.distributed", "transport.warm", "transport.problem", "plan"),
+    ("sets", "transport.distributed", "transport.warm", "transport.problem", "plan"),
     ("divergences", "transport.logarithmic", "transport.dykstra"),
     ("transport.sinkhorn", "transport.implicit", "transport.whole"),
     ("transport.gradients",),
