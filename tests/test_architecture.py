@@ -16,7 +16,7 @@ PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a module may import modules on earlier lines (and, in a folder, its own)
 STOREYS = [
     ("errors",),
-    ("kernels", "geometry", "batch", "transport", "transport.support"),
+    ("kernels", "geometry", "batch", "transport", "transport.support", "transport.codes"),
     ("metrics", "targets", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
     ("sets", "transport.distributed", "transport.warm", "transport.problem", "plan"),
     ("divergences", "transport.logarithmic", "transport.dykstra"),

@@ -35,9 +35,7 @@ class Penalty(Terse, ABC):
         2.0
     """
 
-    has_dual: ClassVar[bool] = (
-        False  # whether `price` and `distance` are defined, so the envelope gradient is exact
-    )
+    has_dual: ClassVar[bool] = False  # whether `price` and `distance` are defined, so the envelope gradient is exact
 
     @abstractmethod
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
