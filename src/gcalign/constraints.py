@@ -213,9 +213,9 @@ class _Sums(Constraint, ABC):
             return like.new_full((shape[kept],), shape[0] / shape[kept])
         mass = target.nu if kept else target.mu
         if kept and not target.complete and seen((mass == 0).any()):
-            lonely = (mass == 0).nonzero().flatten().tolist()
+            empty = (mass == 0).nonzero().flatten().tolist()
             raise ValueError(
-                f"columns {_some(lonely)} have no positive, so {self!r}, which follows the target, would empty them "
+                f"columns {_some(empty)} have no positive, so {self!r}, which follows the target, would empty them "
                 "and they could not act as negatives; give masses with Columns(mass=...), "
                 "or constrain rows only as 'ince' and 'rince' do"
             )

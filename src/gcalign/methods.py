@@ -40,7 +40,6 @@ def register(name: str) -> Callable[[Factory], Factory]:
         ...     return gcalign.Alignment(gcalign.Cosine(eps), (gcalign.Rows(),), gcalign.SquaredL2(), **common)
         >>> gcalign.method("my-method").divergence
         SquaredL2()
-        >>> del gcalign.methods._REGISTRY["my-method"]
     """
 
     def add(factory: Factory) -> Factory:

@@ -54,8 +54,16 @@ class Options:
 class Problem:
     """The problem of one batch: argmin_{P ∈ B} h(P) + d_Γ(P ‖ K), and its target (Eq. 8, eq:mainobj).
 
-    A `Constraint` of your own gets it in `multiplier` and can read `geometry`, `eps`, `target` and `sides`. Criteria
-    make it; the fields are described beside them.
+    A `Constraint` of your own gets it in `multiplier` and can read `geometry`, `eps`, `target` and `sides`. A
+    criterion makes it with `Problem.of`.
+
+    Args:
+        kernel: log K.
+        constraints: B and h.
+        geometry: d_Γ.
+        eps: ε of the geometry, as a tensor.
+        target: P_tgt; None for a plan without a target.
+        sides: the embeddings of rows and columns, with their ids, labels and domains.
 
     Example:
         >>> import torch, gcalign
