@@ -16,9 +16,9 @@ PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a module may import modules on earlier lines (and, in a folder, its own)
 STOREYS = [
     ("errors",),
-    ("kernels", "geometry", "batch", "transport", "transport.support"),
+    ("kernels", "geometry", "batch", "transport", "transport.support", "transport.codes"),
     ("metrics", "targets", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
-    ("transport.distributed", "transport.warm", "transport.problem", "plan"),
+    ("sets", "transport.distributed", "transport.warm", "transport.problem", "plan"),
     ("divergences", "objective", "transport.logarithmic", "transport.dykstra"),
     ("transport.sinkhorn", "transport.implicit", "transport.whole"),
     ("transport.gradients",),

@@ -316,13 +316,13 @@ POOLED = Pooled(6, 6, dtype=torch.float64)
         (ValueError, "views is a tensor (4, 6); it must be one input for each side: (view1, view2)", {"views": Z}),
         (ValueError, "views is a tuple; it must be one input", {"views": ()}),
         (ValueError, "3 encoders for 2 views; give one for all", {"encoder": (mlp(),) * 3}),
-        (TypeError, "encoder is a function; its buffers must be known: give a module", {"encoder": lambda x: x}),
-        (TypeError, "view 2 holds a str; it must be tensors, .* convert it", {"views": (Z, ["a dog"])}),
-        (ValueError, "view 1 has a tensor (4, 6), a tensor (3,); they must share", {"views": ((Z, Z[:3, 0]), Z)}),
-        (ValueError, "view 1 has a tensor (0, 6); they must share a first dimension ≥ 1", {"views": (Z[:0], Z)}),
-        (ValueError, "view 2 has no tensors; they must share", {"views": (Z, {})}),
-        (ValueError, "view 1 has a history, <MulBackward.*; the encoder must", {"views": (2 * LEAF, Z)}),
-        (ValueError, "the encoder of view 1 makes a tensor (6,) of 2 samples; it must", {"encoder": POOLED}),
+        (TypeError, "encoder is a function; its buffers must be restored: pass a module", {"encoder": lambda x: x}),
+        (TypeError, "view 2 holds a str; a view must be tensors, .* convert it", {"views": (Z, ["a dog"])}),
+        (ValueError, "view 1 has a tensor (4, 6), a tensor (3,); they must have", {"views": ((Z, Z[:3, 0]), Z)}),
+        (ValueError, "view 1 has a tensor (0, 6); they must have the same first dimension ≥ 1", {"views": (Z[:0], Z)}),
+        (ValueError, "view 2 has no tensors; they must have", {"views": (Z, {})}),
+        (ValueError, "view 1 has a graph, <MulBackward.*; a view must have none: move", {"views": (2 * LEAF, Z)}),
+        (ValueError, "the encoder of view 1 returns a tensor (6,) for 2 samples; it must", {"encoder": POOLED}),
         (ValueError, "the criterion returns a tensor (4,); .* take its mean()", {"criterion": torch.cosine_similarity}),
         (ValueError, "the loss requires no gradient; .*requires_grad_()", {"encoder": mlp().requires_grad_(False)}),
     ],
@@ -334,7 +334,7 @@ def test_mistakes_are_refused_with_value_rule_and_remedy(kind, message, changed)
 
 
 def test_a_call_without_gradients_is_refused():
-    with torch.no_grad(), pytest.raises(ValueError, match="gradients are off"):
+    with torch.no_grad(), pytest.raises(ValueError, match="gradients are disabled"):
         gcalign.cached_backward(gcalign.method("ince"), mlp(), (Z, Z), chunk=2)
 
 

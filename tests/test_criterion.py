@@ -296,7 +296,7 @@ def test_torch_compile_works_for_every_method_layout_backend_and_dtype(name, lay
 HARD, RELAXED = (Rows(), Columns()), (Rows(0.2), Columns(0.2))
 FEW, ENOUGH = {"iterations": 1}, {"iterations": 500}
 EXPLAINED = [
-    ("envelope", "nothing is solved", ((), KL()), FEW),
+    ("envelope", "there are no constraints", ((), KL()), FEW),
     ("envelope", "converged.*P − T", ((Rows(),), KL()), FEW),
     ("envelope", "converged.*P − T", (HARD, KL()), ENOUGH),
     ("envelope", "converged.*P − T", (HARD, KL(mass=False)), ENOUGH),
@@ -304,15 +304,15 @@ EXPLAINED = [
     ("truncated", "not converged", (HARD, KL()), FEW),
     ("truncated", "not converged", (RELAXED, KL() + Robust(0.5, 0.1)), FEW),
     ("truncated", "not converged", (HARD, KL()), {"iterations": 500, "tol": 0.0}),
-    ("truncated", "asked for", (HARD, KL()), {"gradient": "truncated", **ENOUGH}),
+    ("truncated", "requested", (HARD, KL()), {"gradient": "truncated", **ENOUGH}),
     ("implicit", "not KL", (HARD, Robust(0.5, 0.1)), ENOUGH),
     ("implicit", "not KL", (RELAXED, KL() + 0.1 * SquaredL2()), ENOUGH),
     ("implicit", "not KL", (RELAXED, KL(penalties=False)), ENOUGH),
     ("implicit", "not KL", (RELAXED, KL(mass=False)), ENOUGH),
     ("implicit", "not KL", (HARD, KL(normalized=True)), ENOUGH),
     ("implicit", "marginals", ((Rows(mass=torch.linspace(0.5, 1.5, 6)), Columns()), KL()), ENOUGH),
-    ("implicit", "asked for", (HARD, KL()), {"gradient": "implicit", **ENOUGH}),
-    ("unrolled", "asked for", (HARD, KL()), {"gradient": "unrolled"}),
+    ("implicit", "requested", (HARD, KL()), {"gradient": "implicit", **ENOUGH}),
+    ("unrolled", "requested", (HARD, KL()), {"gradient": "unrolled"}),
     ("unrolled", "not only rows and columns", ((*HARD, Capacity(0.9)), KL()), ENOUGH),
     ("unrolled", "not only rows and columns", ((*HARD, NonNegative()), SquaredL2()), {"geometry": Euclidean()}),
 ]

@@ -48,7 +48,7 @@ def balanced(**options):
 KINDS = {"ValueError": ValueError, "TypeError": TypeError}
 
 
-def said(call, expected):
+def refused(call, expected):
     """`call` raises what `expected` says, "Kind: value / rule / remedy": these parts, in this order."""
     kind, message = expected.split(": ", 1)
     with pytest.raises(KINDS[kind], match="(?s)" + ".*".join(map(re.escape, message.split(" / ")))):
@@ -56,7 +56,7 @@ def said(call, expected):
 
 
 def table(*rows):
-    """Pairs (the mistake, what is said) as test parameters, named by what is said."""
+    """Pairs (the mistake, the message) as test parameters, named by the message."""
     return pytest.mark.parametrize(("mistake", "expected"), [pytest.param(*row, id=row[1]) for row in rows])
 
 
@@ -79,13 +79,13 @@ def table(*rows):
     (lambda: balanced()(Z, Z / Z.new_tensor([[1], [1], [0], [1]])), "ValueError: z2[2] / check_finite=False"),
 )
 def test_embeddings_must_be_two_finite_real_matrices(mistake, expected):
-    said(mistake, expected)
+    refused(mistake, expected)
 
 
 @pytest.mark.parametrize("layout", ["cross", "joint"])
 @pytest.mark.parametrize("name", gcalign.methods.names())
 def test_every_method_checks_its_embeddings(name, layout):
-    said(lambda: gcalign.method(name, layout=layout)(Z, Z[:, :2]), "ValueError: z1 has 3 dimensions and z2 2")
+    refused(lambda: gcalign.method(name, layout=layout)(Z, Z[:, :2]), "ValueError: z1 has 3 dimensions and z2 2")
 
 
 # --- ids, labels, domains, weights ----------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_every_method_checks_its_embeddings(name, layout):
 @table(
     (
         lambda: balanced()(Z, Z, ids=([0, 1, 2, 3], [0, 1, 2, 9])),
-        "ValueError: row 3 / (3) / no positive / drop the lonely",
+        "ValueError: row 3 / (3) / no positive / drop single",
     ),
     (lambda: balanced(layout="joint")(Z, Z, ids=([0, 1, 2, 3], [0, 1, 2, 9])), "ValueError: row 3 / no positive"),
     (lambda: balanced()(Z, Z, ids=[0, 1, 2]), "ValueError: ids of shape (3,) / each of the 4 rows of z1"),
@@ -145,7 +145,7 @@ def test_every_method_checks_its_embeddings(name, layout):
     (lambda: balanced()(Z, Z, lables=[0, 0, 1, 1]), "TypeError: lables"),
 )
 def test_what_is_known_of_the_samples_must_fit_them(mistake, expected):
-    said(mistake, expected)
+    refused(mistake, expected)
 
 
 # --- targets --------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ EMPTY_COLUMN = torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 
     (lambda: Hierarchy((0.1, -1.0)), "ValueError: weights=-1 / ≥ 0 / one value per level"),
 )
 def test_targets_are_plans_without_empty_rows(mistake, expected):
-    said(mistake, expected)
+    refused(mistake, expected)
 
 
 @pytest.mark.parametrize("name", ["ince", "rince", "simclr", "byol"])
@@ -241,7 +241,7 @@ def test_columns_without_positive_are_negatives_where_columns_are_free(name):
     ),
 )
 def test_options_are_checked_where_they_are_given(mistake, expected):
-    said(mistake, expected)
+    refused(mistake, expected)
 
 
 HAVE_EPS = {
@@ -257,12 +257,12 @@ HAVE_EPS = {
 @pytest.mark.parametrize("make", HAVE_EPS.values(), ids=HAVE_EPS)
 @pytest.mark.parametrize("eps", [0, -1, math.nan, math.inf, -math.inf])
 def test_eps_must_be_positive_and_finite(make, eps):
-    said(lambda: make(eps), f"ValueError: eps={eps:g} must be > 0 and finite / the paper uses 0.5")
+    refused(lambda: make(eps), f"ValueError: eps={eps:g} must be > 0 and finite / the paper uses 0.5")
 
 
 @pytest.mark.parametrize("eps", ["0.5", None, True, torch.tensor(0.5)])
 def test_eps_must_be_a_number(eps):
-    said(lambda: Cosine(eps), f"TypeError: eps={eps!r} must be a number / the paper uses 0.5")
+    refused(lambda: Cosine(eps), f"TypeError: eps={eps!r} must be a number / the paper uses 0.5")
 
 
 # --- compositions ---------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ HALF = torch.full((B,), 0.5)
     (lambda: Soft([[1.0]]), "ValueError: target=list / matrix [n, m]"),
 )
 def test_compositions_that_cannot_work_are_refused(mistake, expected):
-    said(mistake, expected)
+    refused(mistake, expected)
 
 
 @pytest.mark.parametrize("how", [{"gradient": "envelope"}, {"gradient": "implicit"}], ids=str)
@@ -399,7 +399,7 @@ def without(row=None, column=None):
     ),
 )
 def test_solve_refuses_what_is_no_problem(mistake, expected):
-    said(mistake, expected)
+    refused(mistake, expected)
 
 
 # --- metrics --------------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def test_solve_refuses_what_is_no_problem(mistake, expected):
     (lambda: gcalign.metrics.compactness(Z, torch.zeros(3)), "ValueError: labels of shape (3,) / (4,)"),
 )
 def test_metrics_check_their_arguments(mistake, expected):
-    said(mistake, expected)
+    refused(mistake, expected)
 
 
 def test_unknown_public_names_are_attribute_errors():

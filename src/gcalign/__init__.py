@@ -1,6 +1,9 @@
 """Generalized contrastive alignment: contrastive learning as distribution alignment.
 
-criterion = gcalign.method("gca-uot"); criterion(z1, z2).backward()
+>>> import torch, gcalign
+>>> criterion = gcalign.method("gca-uot")
+>>> z1, z2 = torch.randn(8, 4, requires_grad=True), torch.randn(8, 4)
+>>> criterion(z1, z2).backward()
 """
 
 from importlib import import_module
@@ -14,10 +17,10 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # on first use, so that `gcalign --help` need not wait for torch
+    # imported on first use, so that `gcalign --help` does not wait for torch
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'gcalign' has no attribute {name!r}")
-    if name == "load":  # needs the training stack, which nothing else here does
+    if name == "load":  # needs the training stack; nothing else here does
         return import_module("gcalign.lab.training.runs").load
     public = import_module("gcalign.public")
     if name != "__all__" and name not in public.__all__:

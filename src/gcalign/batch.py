@@ -1,4 +1,4 @@
-"""Who sits on each side of a plan, and whether it may."""
+"""The embeddings on each side of a plan and what is known of them, with checks of the inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,21 @@ PerSide = Tensor | Sequence[int] | tuple[Any, Any]  # one value for each sample,
 
 @dataclass(frozen=True)
 class Side:
-    """The embeddings along one side of a plan and what is known of each; `ids` None means "by position"."""
+    """The embeddings on one side of a plan, and what is known of each. A `Target` of your own reads it.
+
+    Args:
+        features: embeddings [n, d].
+        ids: sample of each embedding [n]. None: by position.
+        labels: class of each embedding [n], or [n, levels].
+        domains: domain of each embedding [n].
+        weights: weight of each embedding [n].
+
+    Example:
+        >>> import torch, gcalign
+        >>> side = gcalign.Side(torch.eye(3), labels=torch.tensor([0, 0, 1]))
+        >>> len(side)
+        3
+    """
 
     features: Tensor  # [n, d]
     ids: Tensor | None = None  # [n]
@@ -29,7 +43,7 @@ class Side:
         return len(self.features)
 
     def joined(self, other: Side) -> Side:
-        """Both sides in one, for the joint layout."""
+        """Both sides as one, for the joint layout."""
 
         def cat(x: Tensor | None, y: Tensor | None) -> Tensor | None:
             return None if x is None or y is None else torch.cat([x, y])
@@ -45,8 +59,20 @@ class Side:
 
 @dataclass(frozen=True)
 class Sides:
-    """Rows and columns. Where pairs go by position, row i belongs to column i + `partner` modulo their number. With
-    `joint`, rows and columns are the same embeddings, and none is matched with itself."""
+    """Rows and columns of a plan. A `Target` or `Constraint` of your own reads them.
+
+    Args:
+        rows: the embeddings of the rows.
+        columns: the embeddings of the columns.
+        joint: whether rows and columns are the same embeddings; none is then matched with itself.
+        partner: if pairs follow from positions, row i belongs to column (i + partner) modulo m. None: they follow ids.
+
+    Example:
+        >>> import torch, gcalign
+        >>> first, second = gcalign.Side(torch.eye(3)), gcalign.Side(torch.eye(3))
+        >>> gcalign.Sides.in_cross(first, second).shape, gcalign.Sides.in_joint(first, second).shape
+        ((3, 3), (6, 6))
+    """
 
     rows: Side
     columns: Side
@@ -70,18 +96,19 @@ class Sides:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
         return len(self.rows), len(self.columns)
 
 
-# --- from what a criterion is given ---------------------------------------------------------------------------
+# --- the inputs of a criterion --------------------------------------------------------------------------------
 
 
 def check_embeddings(z1: Tensor, z2: Tensor, *, alone: bool) -> None:
-    """Raise where z1 and z2 are no embeddings of two sides."""
+    """Raise if z1 and z2 are not matrices of embeddings that can be compared."""
     for name, z in (("z1", z1), ("z2", z2)):
         if not isinstance(z, Tensor):
             raise TypeError(f"{name} is a {type(z).__name__}; it must be a tensor [B, D] of embeddings")
-        if z.dim() != 2 or z.shape[1] == 0 or (alone and len(z) == 0):  # beside others, a rank may have no rows left
+        if z.dim() != 2 or z.shape[1] == 0 or (alone and len(z) == 0):  # one of several ranks may have no rows
             raise ValueError(f"{name} of shape {tuple(z.shape)} must be [B, D] with B, D ≥ 1; flatten other dimensions")
         if not z.is_floating_point():
             raise TypeError(f"{name} has dtype {z.dtype}; embeddings must be real floating-point, try {name}.float()")
@@ -94,7 +121,7 @@ def check_embeddings(z1: Tensor, z2: Tensor, *, alone: bool) -> None:
 
 
 def refuse_non_finite(z1: Tensor, z2: Tensor) -> None:
-    """Raise where an embedding is not finite, with its row."""
+    """Raise if an embedding is not finite; the message has its row."""
     for name, z in (("z1", z1), ("z2", z2)):
         finite = torch.isfinite(z.detach())
         if not bool(finite.all()):
@@ -106,26 +133,26 @@ def refuse_non_finite(z1: Tensor, z2: Tensor) -> None:
 
 
 def as_sides(z1: Tensor, z2: Tensor, known: Mapping[str, PerSide | None], reads: Collection[str]) -> tuple[Side, Side]:
-    """Both sides with what is known of them; `reads` is what the target asks for."""
+    """Both sides with what is known of them; `reads` are the fields that the target needs."""
     one: dict[str, Tensor] = {}
     two: dict[str, Tensor] = {}
     for name, value in known.items():
         if value is None:
             continue
         if name not in KNOWN:
-            raise TypeError(f"{name}= is not something a criterion takes; {did_you_mean(name, KNOWN)}")
+            raise TypeError(f"{name}= is not an input of a criterion; {did_you_mean(name, KNOWN)}")
         first, second = per_side(value)
         one[name], two[name] = _column(name, first, z1, "z1"), _column(name, second, z2, "z2")
     if len(z1) != len(z2) and "ids" in reads and "ids" not in one:
         raise ValueError(
-            f"z1 has {len(z1)} rows and z2 {len(z2)}, so position cannot say which belong together; "
+            f"z1 has {len(z1)} rows and z2 {len(z2)}, so pairs cannot follow from positions; "
             "give ids=(ids1, ids2) or target=T"
         )
     return Side(z1, **one), Side(z2, **two)
 
 
 def per_side(value: Any) -> tuple[Any, Any]:
-    """(for z1, for z2): a tuple of two columns as it is, anything else for both."""
+    """(for z1, for z2): a tuple of two columns is split; anything else is used for both."""
     paired = isinstance(value, tuple) and len(value) == 2 and not any(isinstance(v, (int, float)) for v in value)
     return (value[0], value[1]) if paired else (value, value)
 
@@ -138,11 +165,11 @@ def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
     if column.dim() not in (1, 2) or len(column) != len(z) or (column.dim() == 2 and name != "labels"):
         raise ValueError(
             f"{name} of shape {tuple(column.shape)} must have one value for each of the {len(z)} rows of {which}; "
-            f"where the sides differ pass {name}=(for z1, for z2)"
+            f"if the sides differ, pass {name}=(for z1, for z2)"
         )
     if name == "weights":
         if column.requires_grad:
-            raise ValueError("weights require a gradient, but like any part of a target they are data; detach() them")
+            raise ValueError("weights require a gradient, but they are data; pass weights.detach()")
         return column.to(z.dtype)
     if column.is_floating_point() or column.is_complex():
         raise TypeError(f"{name} has dtype {column.dtype}; it must be whole numbers, try {name}.long()")

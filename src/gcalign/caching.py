@@ -24,42 +24,62 @@ def cached_backward(
     backward: Callable[[Tensor], object] = Tensor.backward,
     **known: Any,
 ) -> Tensor:
-    """`criterion(encoder(view1), encoder(view2), **known).backward()`, with activations of `chunk` samples at a time.
+    """Compute the gradient of a large batch in the memory of `chunk` samples.
 
-    Every chunk is encoded twice: first for its embeddings alone, from which the loss and ∂L/∂z follow, then to carry
-    ∂L/∂z on to the parameters. Each `.grad` receives what the plain call gives it; the loss comes back detached.
+    The result is that of `criterion(encoder(view1), encoder(view2), **known).backward()`. Every chunk is encoded twice:
+    first to get the embeddings, the loss and ∂L/∂z, then to propagate ∂L/∂z to the parameters.
 
-        optimizer.zero_grad()
-        loss = gcalign.cached_backward(criterion, encoder, (view1, view2), chunk=512, labels=y)
-        optimizer.step()
+    Random layers draw the same numbers in both passes, buffers are updated once, and autocast applies to both passes.
+    Layers that mix samples, such as BatchNorm in training mode, see one chunk at a time: the gradient is then that of
+    the encoder applied chunk by chunk. Under DistributedDataParallel only the last chunk synchronises; wrap each
+    encoder separately.
 
-    encoder: a module or a module's method, for all views, or a tuple with one for each view, e.g. (image, text). A side
-        without a gradient (frozen, or a momentum twin) is encoded once.
-    views: for each side a tensor, or dicts, tuples and lists of tensors with one first dimension, given to the encoder
-        as one argument. Sides may differ in length where the criterion lets them.
-    backward: how the loss starts: `lambda loss: scaler.scale(loss).backward()`, or Lightning's `self.manual_backward`.
+    Args:
+        criterion: called with the embeddings of all samples; its `block` limits the memory of the kernel.
+        encoder: a module or a method of one, or a tuple with one for each view, e.g. (image, text). A side without a
+            gradient (a frozen encoder or a momentum encoder) is encoded once.
+        views: one input for each side: a tensor, or a dict, tuple or list of tensors with the same first dimension. It
+            is passed to the encoder as one argument. Sides may differ in length if the criterion allows it.
+        chunk: samples that are encoded at once.
+        backward: called with the loss; default `Tensor.backward`. For example
+            `lambda loss: scaler.scale(loss).backward()`, or Lightning's `self.manual_backward`.
+        known: inputs of the criterion, e.g. `ids` or `labels`.
 
-    Random layers draw the same numbers in both passes, and torch's generators end where one pass leaves them; buffers
-    change once; autocast holds in both. BatchNorm in train mode, and whatever else mixes samples, sees one chunk: the
-    gradient is then that of the encoder applied chunk by chunk. Under DistributedDataParallel (one around each tower)
-    only the last chunk synchronises. The criterion sees the whole batch; its `block` bounds what the kernel takes.
+    Returns:
+        The loss, detached. Gradients are added to `.grad` of the parameters.
+
+    Raises:
+        ValueError, TypeError: if gradients are disabled, or if an input or an output of an encoder has a wrong form.
+
+    Example:
+        >>> import torch, gcalign
+        >>> encoder, criterion = torch.nn.Linear(5, 3), gcalign.method("gca-ince")
+        >>> optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+        >>> view1, view2 = torch.randn(8, 5), torch.randn(8, 5)
+        >>> optimizer.zero_grad()
+        >>> loss = gcalign.cached_backward(criterion, encoder, (view1, view2), chunk=2)
+        >>> loss.shape, encoder.weight.grad.shape
+        (torch.Size([]), torch.Size([3, 5]))
+        >>> optimizer.step()
     """
     if not torch.is_grad_enabled():
-        raise ValueError("gradients are off, but cached_backward computes them; call it outside torch.no_grad()")
-    sides = _sides(encoder, views, count("chunk", chunk, "it is how many samples the memory holds, e.g. 512"))
+        raise ValueError("gradients are disabled, but cached_backward computes them; call it outside torch.no_grad()")
+    sides = _sides(
+        encoder, views, count("chunk", chunk, "it is the number of samples that are encoded at once, e.g. 512")
+    )
     for side in sides:
         side.embed(_State(sides))
     loss = criterion(*(side.embeddings for side in sides), **known)
     _check_loss(loss)
     backward(loss)
-    loss, end = loss.detach(), _State(sides)  # the criterion's graph goes before the second pass
+    loss, end = loss.detach(), _State(sides)  # frees the criterion's graph before the second pass
     _propagate([side for side in sides if side.embeddings.grad is not None])
     end.restore()
     return loss
 
 
 class _Side:
-    """One view, its encoder and, once embedded, its embeddings [B, D]: a leaf."""
+    """One view with its encoder and, after the first pass, its embeddings [B, D], a leaf tensor."""
 
     embeddings: Tensor
     start: _State
@@ -82,22 +102,22 @@ class _Side:
         z = self.encoder(tree_unflatten([x[rows] for x in self.inputs], self.tree))
         if not isinstance(z, Tensor) or not z.dim() or len(z) != rows.stop - rows.start:
             raise ValueError(
-                f"the encoder of {self.name} makes {_named(z)} of {rows.stop - rows.start} samples; it must return one "
-                "embedding for each, a tensor [B, D]: wrap it in a module that does"
+                f"the encoder of {self.name} returns {_named(z)} for {rows.stop - rows.start} samples; it must return "
+                "one embedding for each, a tensor [B, D]: wrap it in a module that does"
             )
         return z
 
     def embed(self, start: _State) -> None:
-        """The first pass; the second begins at `start` too."""
+        """The first pass. The second pass starts from the same state, `start`."""
         self.start = start
-        torch.clear_autocast_cache()  # before pytorch#165068 it hands out weights cast under no_grad
+        torch.clear_autocast_cache()  # before pytorch#165068 it returns weights that were cast under no_grad
         with _unsynchronised(self.synchronised):
-            z = self.encode(0)  # with gradient, in the memory of the second pass: has this side one at all?
+            z = self.encode(0)  # with gradient, to see whether this side has one
             live = z.requires_grad
-            # copied, since z may be a view of much more, such as one token of many
+            # copied, because z may be a view of a larger tensor, e.g. one token of many
             self.embeddings = z.new_empty(self.size, *z.shape[1:])
             self.embeddings[self.rows(0)] = z.detach()
-            del z  # and with it the graph
+            del z  # frees its graph
             with torch.no_grad():
                 for k in range(1, len(self)):
                     self.embeddings[self.rows(k)] = self.encode(k)
@@ -105,7 +125,7 @@ class _Side:
 
 
 def _propagate(sides: Sequence[_Side]) -> None:
-    """The second pass: ∂L/∂z on to the parameters; of each module the last backward alone synchronises."""
+    """The second pass: propagate ∂L/∂z to the parameters. Only the last backward of each module synchronises."""
     steps = [(side, k) for side in sides for k in range(len(side))]
     last = {module: n for n, (side, _) in enumerate(steps) for module in side.synchronised}
     for n, (side, k) in enumerate(steps):
@@ -118,7 +138,7 @@ def _propagate(sides: Sequence[_Side]) -> None:
 
 
 class _State:
-    """What a pass changes, as it is now: the encoders' buffers, and the generators of the CPU and their devices."""
+    """A copy of what a pass changes: the buffers of the encoders, and the random generators of all devices."""
 
     def __init__(self, sides: Sequence[_Side]) -> None:
         parts = dict.fromkeys(part for side in sides for part in side.module.modules())
@@ -130,25 +150,25 @@ class _State:
         ]
         self._cpu = torch.get_rng_state()
         devices = {x.device for side in sides for x in (*side.inputs, *side.module.parameters())}
-        # MPS is one device, and its functions take none
+        # the functions of MPS take no device
         places = [(torch.get_device_module(d), (d,) * (d.type != "mps")) for d in devices if d.type != "cpu"]
-        self._devices = [(room, room.get_rng_state(*device), device) for room, device in places]
+        self._devices = [(module, module.get_rng_state(*device), device) for module, device in places]
 
     @torch.no_grad()
     def restore(self) -> None:
         for part, name, buffer, value in self._buffers:
             buffer.copy_(value)
-            part._buffers[name] = buffer  # which the pass may have replaced rather than written to
+            part._buffers[name] = buffer  # the pass may have replaced it by another tensor
         torch.set_rng_state(self._cpu)
-        for room, state, device in self._devices:
-            room.set_rng_state(state, *device)
+        for module, state, device in self._devices:
+            module.set_rng_state(state, *device)
 
 
 def _synchronised(module: nn.Module) -> list[nn.Module]:
-    """The outermost modules that can hold back their synchronisation."""
+    """The outermost modules that have `no_sync`."""
     if hasattr(module, "no_sync"):
         return [module]
-    return [found for child in module.children() for found in _synchronised(child)]
+    return [inner for child in module.children() for inner in _synchronised(child)]
 
 
 def _unsynchronised(modules: Iterable[Any]) -> ExitStack:
@@ -170,20 +190,25 @@ def _sides(encoder: Encoder | Sequence[Encoder], views: Sequence[Any], chunk: in
 def _module(encoder: Encoder) -> nn.Module:
     owner = encoder if isinstance(encoder, nn.Module) else getattr(encoder, "__self__", None)
     if not isinstance(owner, nn.Module):
-        raise TypeError(f"encoder is {_named(encoder)}; its buffers must be known: give a module or a method of one")
+        raise TypeError(f"encoder is {_named(encoder)}; its buffers must be restored: pass a module or a method of one")
     return owner
 
 
 def _size(name: str, inputs: Sequence[Any]) -> int:
     for x in inputs:
         if not isinstance(x, Tensor):
-            raise TypeError(f"{name} holds {_named(x)}; it must be tensors, in dicts, tuples or lists: convert it")
+            raise TypeError(f"{name} holds {_named(x)}; a view must be tensors, in dicts, tuples or lists: convert it")
         if x.requires_grad and not x.is_leaf:
-            raise ValueError(f"{name} has a history, {x.grad_fn}; the encoder must contain it, or detach() the view")
+            raise ValueError(
+                f"{name} has a graph, {x.grad_fn}; a view must have none: move that computation into the encoder, "
+                "or detach() the view"
+            )
     sizes = {len(x) if x.dim() else 0 for x in inputs}
     if len(sizes) != 1 or 0 in sizes:
         shapes = ", ".join(map(_named, inputs)) or "no tensors"
-        raise ValueError(f"{name} has {shapes}; they must share a first dimension ≥ 1: give one row for each sample")
+        raise ValueError(
+            f"{name} has {shapes}; they must have the same first dimension ≥ 1: give one row for each sample"
+        )
     return sizes.pop()
 
 
@@ -191,7 +216,9 @@ def _check_loss(loss: Any) -> None:
     if not isinstance(loss, Tensor) or loss.dim():
         raise ValueError(f"the criterion returns {_named(loss)}; it must return a 0-dim loss: take its mean()")
     if not loss.requires_grad:
-        raise ValueError("the loss requires no gradient; encoder or criterion must: requires_grad_() what is to learn")
+        raise ValueError(
+            "the loss requires no gradient; call requires_grad_() on the parameters that are to be trained"
+        )
 
 
 def _named(x: Any) -> str:

@@ -15,14 +15,14 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {}
 
 
 class Parser(argparse.ArgumentParser):
-    """Bad usage is an error like any other: one line, with the way out."""
+    """A parser that reports bad usage as one line, with a remedy."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see {self.prog} --help")
 
 
 def command(name: str, does: str, *, example: str) -> Callable[[Callable[[Parser], Run]], Callable[[Parser], Run]]:
-    """Make a function a subcommand: it adds its arguments and returns what runs on them."""
+    """Make a function a subcommand: it declares its arguments and returns the function that runs on them."""
 
     def add(declare: Callable[[Parser], Run]) -> Callable[[Parser], Run]:
         def build(subparsers: Any) -> None:
@@ -48,17 +48,23 @@ def command(name: str, does: str, *, example: str) -> Callable[[Callable[[Parser
     example="gcalign verify --only thm:gcarince --only thm:lowest --cases 1000",
 )
 def _verify(parser: Parser) -> Run:
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random cases (default: %(default)s)")
-    parser.add_argument("--cases", type=int, default=200, metavar="N", help="per claim (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random cases (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--cases", type=int, default=200, metavar="N", help="number of cases per claim (default: %(default)s)"
+    )
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="LABEL",
-        help="check this claim, e.g. thm:lowest; repeatable; an unknown label is answered with all of them",
+        help="check only this claim, e.g. thm:lowest; can be repeated; an unknown label lists all labels",
     )
-    parser.add_argument("--case", type=int, metavar="K", help="with --only: replay case K and print its numbers")
-    parser.add_argument("--json", metavar="PATH", help="write the verdicts there as JSON; - is standard output alone")
+    parser.add_argument("--case", type=int, metavar="K", help="with --only: run case K again and print its numbers")
+    parser.add_argument(
+        "--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output"
+    )
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.verify.command import verify
@@ -70,17 +76,22 @@ def _verify(parser: Parser) -> Run:
 
 @command(
     "claims",
-    "hold the paper's empirical claims against result files",
+    "compare the paper's empirical claims with result files",
     example="gcalign claims docs/results --scale small --write docs/claims.md",
 )
 def _claims(parser: Parser) -> Run:
     parser.add_argument(
-        "results", nargs="?", default="docs/results", help="folder of result files, by scale (default: %(default)s)"
+        "results",
+        nargs="?",
+        default="docs/results",
+        help="folder of result files, with one subfolder per scale (default: %(default)s)",
     )
     parser.add_argument("--scale", default="small", metavar="NAME", help="tiny, small or paper (default: %(default)s)")
-    parser.add_argument("--write", metavar="PATH", help="the ledger as Markdown")
-    parser.add_argument("--json", metavar="PATH", help="the verdicts as JSON; - is standard output alone")
-    parser.add_argument("--theorems", action="store_true", help="run `gcalign verify`, too, and add its verdicts")
+    parser.add_argument("--write", metavar="PATH", help="write the list of claims and verdicts to this Markdown file")
+    parser.add_argument(
+        "--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output"
+    )
+    parser.add_argument("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.experiments.claims import claims
@@ -92,13 +103,15 @@ def _claims(parser: Parser) -> Run:
 
 @command(
     "demo",
-    "pretrain three methods on the embedded data, probe them and draw what they learnt",
+    "pretrain three methods on the embedded data, probe them and write a report",
     example="gcalign demo --seed 1",
 )
 def _demo(parser: Parser) -> Run:
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: %(default)s)")
-    parser.add_argument("--runs", default="runs/demo", metavar="DIR", help="where the runs go (default: %(default)s)")
-    parser.add_argument("-o", "--output", metavar="PATH", help="the report (default: report.html beside the runs)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")
+    parser.add_argument("--runs", default="runs/demo", metavar="DIR", help="folder for the runs (default: %(default)s)")
+    parser.add_argument(
+        "-o", "--output", metavar="PATH", help="file of the report (default: report.html in the folder of the runs)"
+    )
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.demo import demo
@@ -110,11 +123,13 @@ def _demo(parser: Parser) -> Run:
 
 @command(
     "train",
-    "pretrain an encoder; the same command goes on with an interrupted run",
+    "pretrain an encoder; the same command continues an interrupted run",
     example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
 )
 def _train(parser: Parser) -> Run:
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="method=, data=, recipe=, epochs=, seed=, …")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="options: method=, data=, recipe=, epochs=, seed=, …"
+    )
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.config import configured
@@ -127,7 +142,7 @@ def _train(parser: Parser) -> Run:
 
 @command(
     "probe",
-    "measure a run's encoder: linear, linear-fast, knn, finetune or few-shot",
+    "measure the accuracy of a run's encoder: linear, linear-fast, knn, finetune or few-shot",
     example="gcalign probe run=runs/gca-uot-scenes-1a2b3c4d5e protocol=few-shot labels=200",
 )
 def _probe(parser: Parser) -> Run:
@@ -135,7 +150,7 @@ def _probe(parser: Parser) -> Run:
         "overrides",
         nargs="+",
         metavar="key=value",
-        help="run=, protocol=, seed=, and the protocol's own; run=untrained takes model.* or like=",
+        help="options: run=, protocol=, seed=, and those of the protocol; run=untrained takes model.* or like=",
     )
 
     def run(args: argparse.Namespace) -> None:
@@ -155,12 +170,12 @@ def _probe(parser: Parser) -> Run:
 
 @command(
     "embed",
-    "write the embeddings of a data set or folder",
+    "write the embeddings of a data set or a folder of images",
     example="gcalign embed run=runs/gca-uot-scenes-1a2b3c4d5e data=folder data.root=pictures -o features.parquet",
 )
 def _embed(parser: Parser) -> Run:
-    parser.add_argument("overrides", nargs="+", metavar="key=value", help="run=, data=, data.root=, split=")
-    parser.add_argument("-o", "--output", required=True, metavar="PATH", help="a .parquet file")
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help="options: run=, data=, data.root=, split=")
+    parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet file to write")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.use import embed
@@ -170,10 +185,10 @@ def _embed(parser: Parser) -> Run:
     return run
 
 
-@command("list", "show the runs of a folder", example="gcalign list runs --mean")
+@command("list", "list the runs in a folder", example="gcalign list runs --mean")
 def _list(parser: Parser) -> Run:
-    parser.add_argument("folder", nargs="?", default="runs", help="where the runs are (default: %(default)s)")
-    parser.add_argument("--mean", action="store_true", help="mean ± standard deviation over seeds, by method")
+    parser.add_argument("folder", nargs="?", default="runs", help="folder of the runs (default: %(default)s)")
+    parser.add_argument("--mean", action="store_true", help="show mean ± standard deviation over seeds for each method")
 
     def run(args: argparse.Namespace) -> None:
         from rich.console import Console
@@ -195,7 +210,7 @@ def _list(parser: Parser) -> Run:
 
 @command(
     "bench",
-    "measure losses and solvers against InfoNCE and installed peers, memory, scaling, data and processes",
+    "measure time and memory of losses and solvers, compared with InfoNCE and other installed libraries",
     example="gcalign bench losses --n 4096 --json losses.json",
 )
 def _bench(parser: Parser) -> Run:
@@ -206,7 +221,7 @@ def _bench(parser: Parser) -> Run:
 
 @command(
     "reproduce",
-    "run and draw a table or figure of the paper; the same command goes on with an interrupted one",
+    "run the experiments of a table or figure of the paper and draw it; the same command continues an interrupted run",
     example="gcalign reproduce table1 scale=small data.root=../shared/data jobs=2",
 )
 def _reproduce(parser: Parser) -> Run:
@@ -214,14 +229,14 @@ def _reproduce(parser: Parser) -> Run:
 
     known = "\n".join(f"  {name:18} {suite.named(name).does}" for name in suite.names())
     parser.epilog = f"names:\n{known}\n\n{parser.epilog}"
-    parser.add_argument("name", help="of the table or figure, as listed below")
+    parser.add_argument("name", help="table or figure, from the list below")
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="key=value",
         help="scale=tiny|small|paper, jobs= (processes), runs= and out= (folders), redraw=true (from result files), "
         "partial=true (what is finished), dry=true (show the commands), launcher=basic|joblib|ray|submitit_slurm; "
-        "anything else is a word of `gcalign train` for every run, e.g. data.root=…",
+        "anything else is an option of `gcalign train` for every run, e.g. data.root=…",
     )
 
     def run(args: argparse.Namespace) -> None:
@@ -234,17 +249,25 @@ def _reproduce(parser: Parser) -> Run:
 
 @command(
     "report",
-    "write one page that shows runs and results: tables, plans to explore, curves, neighbours, suspicious pairs",
+    "write an HTML page with runs and results: tables, interactive plans, curves, neighbours, suspicious pairs",
     example="gcalign report runs/small -o report.html --results docs/results/small",
 )
 def _report(parser: Parser) -> Run:
-    parser.add_argument("folder", nargs="?", default="runs", help="where the runs are (default: %(default)s)")
-    parser.add_argument("-o", "--output", default="report.html", metavar="PATH", help="(default: %(default)s)")
-    parser.add_argument("--results", metavar="DIR", help="tables and figures, as `gcalign reproduce` writes them")
+    parser.add_argument("folder", nargs="?", default="runs", help="folder of the runs (default: %(default)s)")
     parser.add_argument(
-        "--runs-shown", type=int, default=9, metavar="N", help="in the interactive parts (default: %(default)s)"
+        "-o", "--output", default="report.html", metavar="PATH", help="file to write (default: %(default)s)"
     )
-    parser.add_argument("--images", type=int, default=256, metavar="N", help="rows of the plans (default: %(default)s)")
+    parser.add_argument("--results", metavar="DIR", help="folder of tables and figures that `gcalign reproduce` wrote")
+    parser.add_argument(
+        "--runs-shown",
+        type=int,
+        default=9,
+        metavar="N",
+        help="number of runs in the interactive parts (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--images", type=int, default=256, metavar="N", help="number of rows of the plans (default: %(default)s)"
+    )
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.experiments.report import report
@@ -256,9 +279,9 @@ def _report(parser: Parser) -> Run:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 when the command ran, whatever it found; 2 for bad usage."""
+    """Run a command. Returns 0 if it ran, whatever its result, and 2 after an error."""
     argv = sys.argv[1:] if argv is None else argv
-    if "" not in sys.path:  # an encoder named module:function may be a file of the current folder
+    if "" not in sys.path:  # an encoder given as module:function may be in the current folder
         sys.path.insert(0, "")
     try:
         args = _parsed(argv)
@@ -277,7 +300,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="gcalign",
         description="Generalized contrastive alignment: contrastive learning as distribution alignment.",
-        epilog="example:\n  gcalign verify\n\n`gcalign COMMAND --help` has more.",
+        epilog="example:\n  gcalign verify\n\n`gcalign COMMAND --help` describes a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -1,10 +1,9 @@
-"""B and h: the sets a plan is projected on, hard or relaxed, each as the multiplier that one projection takes."""
+"""B and h for the marginals: row and column sums of a plan, as constraints or penalties. `sets` has other sets."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -18,35 +17,52 @@ from gcalign.transport.support import Support, seen
 if TYPE_CHECKING:
     from gcalign.transport.problem import Problem
 
-# --- h: what leaving a marginal costs -------------------------------------------------------------------------
+# --- h: the cost of violating a marginal ----------------------------------------------------------------------
 
 
 class Penalty(Terse, ABC):
-    """λ·h(P1, μ) for one marginal. Only sums enter, so it is all vectors: gap = log μ − log(K v)."""
+    """Base class of penalties λ·h(P1, μ) on one marginal (Eq. 15). It works on vectors: gap = log μ − log(K v).
 
-    has_dual: ClassVar[bool] = False  # whether `price` and `distance` are given, so that the envelope gradient is exact
+    Your own penalty overrides `step`. If it also overrides `price` and `distance`, it sets `has_dual = True`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> class Half(gcalign.Penalty):
+        ...     def step(self, gap, eps):
+        ...         return gap / 2
+        >>> plan = gcalign.solve(torch.zeros(4, 4), (gcalign.Rows(Half()),))  # rows of K sum to 4; the constraint is 1
+        >>> round(float(plan.row_sums[0]), 3)
+        2.0
+    """
+
+    has_dual: ClassVar[bool] = False  # whether `price` and `distance` are defined, so the envelope gradient is exact
 
     @abstractmethod
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
-        """log u, the scaling that solves this side alone; entry by entry."""
+        """log u, the scaling that solves the problem of this side alone, entry by entry."""
 
     def tau(self, eps: float) -> float | None:
-        """The exponent of u = (μ/(K v))^τ, where the step has that form."""
+        """The exponent of u = (μ/(K v))^τ if the step has that form, else None."""
         return None
 
     def price(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
-        """(λ/ε) h(P1, μ), entry by entry: what the plan pays for its sums."""
+        """(λ/ε) h(P1, μ), entry by entry."""
         return torch.zeros_like(mass)
 
     def distance(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
-        """What the penalty adds to KL(T‖P) in the Fenchel–Young loss, entry by entry: (λ/ε) KL(T1‖P1) for the KL
-        relaxation."""
+        """The term of the Fenchel–Young loss, entry by entry; for the KL relaxation it is (λ/ε) KL(T1‖P1)."""
         return torch.zeros_like(mass)
 
 
 @dataclass(frozen=True, repr=False)
 class Hard(Penalty):
-    """The marginal is met: u = μ/(K v)."""
+    """The marginal must hold exactly: u = μ/(K v) (Eq. 17, eq:indf). `Rows()` is `Rows(Hard())`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.solve(torch.zeros(4, 4), (gcalign.Rows(gcalign.Hard()),)).row_sums[0]), 3)
+        1.0
+    """
 
     has_dual: ClassVar[bool] = True
 
@@ -59,13 +75,23 @@ class Hard(Penalty):
 
 @dataclass(frozen=True, repr=False)
 class Relaxed(Penalty):
-    """λ KL(P1‖μ): u = (μ/(K v))^τ with τ = λ/(λ + ε)."""
+    """The marginal may be violated at cost λ KL(P1‖μ): u = (μ/(K v))^τ with τ = λ/(λ + ε) (Eq. 9, eq:uot).
+
+    Args:
+        lam: λ > 0. `Rows(0.2)` is `Rows(Relaxed(0.2))`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> plan = gcalign.solve(torch.zeros(4, 4), (gcalign.Rows(gcalign.Relaxed(1.0)),))  # between 1 and K's 4
+        >>> round(float(plan.row_sums[0]), 3)
+        2.0
+    """
 
     lam: float
     has_dual: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        positive("lam", self.lam, "small values let mass go, large ones keep the marginal")
+        positive("lam", self.lam, "a small λ allows the marginal to change, a large λ keeps it")
 
     def step(self, gap: Tensor, eps: Tensor) -> Tensor:
         return gap * (self.lam / (self.lam + eps))
@@ -83,7 +109,17 @@ class Relaxed(Penalty):
 
 @dataclass(frozen=True, repr=False)
 class TotalVariation(Penalty):
-    """λ ‖P1 − μ‖₁: the hard scaling, but never beyond e^{±λ/ε}."""
+    """The marginal may be violated at cost λ ‖P1 − μ‖₁: u = μ/(K v), limited to the interval e^{±λ/ε} (Eq. 15).
+
+    Args:
+        lam: λ > 0.
+
+    Example:
+        >>> import torch, gcalign
+        >>> plan = gcalign.solve(torch.zeros(4, 4), (gcalign.Rows(gcalign.TotalVariation(0.5)),))
+        >>> bool(1 < plan.row_sums[0] < 4)
+        True
+    """
 
     lam: float
     has_dual: ClassVar[bool] = True
@@ -100,7 +136,7 @@ class TotalVariation(Penalty):
 
 
 def as_penalty(penalty: float | Penalty) -> Penalty:
-    """inf is the hard constraint, a finite value the KL relaxation."""
+    """Return a `Penalty` unchanged; inf is the hard constraint, a finite number the KL relaxation."""
     if isinstance(penalty, Penalty):
         return penalty
     lam = positive("penalty", penalty, "inf is the hard constraint, the paper relaxes with 0.2", infinite=True)
@@ -108,7 +144,7 @@ def as_penalty(penalty: float | Penalty) -> Penalty:
 
 
 class Marginal(NamedTuple):
-    """What one side of a plan must sum to, and what leaving it costs."""
+    """The sums required on one side of a plan, and the penalty for violating them."""
 
     mass: Tensor  # [n]
     penalty: Penalty
@@ -122,20 +158,28 @@ class Marginal(NamedTuple):
 
 
 class Constraint(Terse, ABC):
-    """One convex set (or penalty), given by its multiplier in mirror coordinates.
+    """Base class of constraints: one convex set (or penalty) of B and h in Eq. 8 (eq:mainobj).
 
-    `transport.dykstra` does `z = y + U; U = multiplier(z); y = z − U`: return what must be taken off `z`
-    for it to lie in the set. That one method is a constraint of your own.
+    Your own constraint overrides `multiplier`. The solver repeats `z = y + U; U = multiplier(z); y = z − U` for each
+    constraint (Dykstra's algorithm, Eq. 48–50), with y = ∇Γ(P), which is log P for the entropic geometry.
+
+    Example:
+        >>> import math, torch, gcalign
+        >>> class TotalMass(gcalign.Constraint):
+        ...     def multiplier(self, z, problem):
+        ...         return z.logsumexp((0, 1)) - math.log(2.0)
+        >>> round(float(gcalign.solve(torch.zeros(3, 3), (TotalMass(),)).mass), 3)
+        2.0
     """
 
-    reads: ClassVar[frozenset[str]] = frozenset()  # what it wants to know of the sides beyond the target
+    reads: ClassVar[frozenset[str]] = frozenset()  # fields of `Side` that it reads
 
     @abstractmethod
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:  # [n, m] -> broadcasts to [n, m]
-        """z − (its projection), where z = ∇Γ(P)."""
+        """z minus its projection on the set, where z = ∇Γ(P)."""
 
     def check(self, problem: Problem, shape: tuple[int, int]) -> None:
-        """Raise where this set cannot hold on such a plan."""
+        """Raise if a plan of this shape cannot satisfy the constraint."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -156,7 +200,7 @@ class _Sums(Constraint, ABC):
     h: Penalty = field(init=False)
 
     def target_mass(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Tensor:
-        """μ (or ν): as given, else the target's, else uniform with total n."""
+        """μ (or ν): `mass` if it is set, else the marginal of the target, else uniform with total n."""
         kept = 1 - self._dim
         if self.mass is not None:
             mass = torch.as_tensor(self.mass, dtype=like.dtype, device=like.device)
@@ -169,9 +213,9 @@ class _Sums(Constraint, ABC):
             return like.new_full((shape[kept],), shape[0] / shape[kept])
         mass = target.nu if kept else target.mu
         if kept and not target.complete and seen((mass == 0).any()):
-            lonely = (mass == 0).nonzero().flatten().tolist()
+            empty = (mass == 0).nonzero().flatten().tolist()
             raise ValueError(
-                f"columns {_some(lonely)} have no positive, so {self!r}, which follows the target, would empty them "
+                f"columns {_some(empty)} have no positive, so {self!r}, which follows the target, would empty them "
                 "and they could not act as negatives; give masses with Columns(mass=...), "
                 "or constrain rows only as 'ince' and 'rince' do"
             )
@@ -181,128 +225,49 @@ class _Sums(Constraint, ABC):
         mass = self.target_mass(problem.target, (z.shape[0], z.shape[1]), z).unsqueeze(self._dim)
         if isinstance(problem.geometry, Entropic):
             return -self.h.step(mass.log() - z.logsumexp(self._dim, keepdim=True), problem.eps)
-        _only_hard(self, self.h)
+        only_hard(self, self.h)
         return (z.sum(self._dim, keepdim=True) - mass) / z.shape[self._dim]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Rows(_Sums):
-    """C₁^μ: P1 = μ (eq:Birkhoff); a finite `penalty` λ is the KL relaxation, `mass=None` follows the target."""
+    """Row sums of the plan, the set C₁^μ: P1 = μ (Eq. 4, eq:Birkhoff).
+
+    Args:
+        penalty: inf for the hard constraint, λ for the KL relaxation with weight λ, or a `Penalty`.
+        mass: μ, one positive number or one for each row [n]. None: the row sums of the target.
+
+    Example:
+        >>> import torch, gcalign
+        >>> plan = gcalign.solve(torch.eye(3), (gcalign.Rows(mass=2.0),))
+        >>> round(float(plan.row_sums[0]), 3)
+        2.0
+    """
 
     _dim: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Columns(_Sums):
-    """C₂^ν: Pᵀ1 = ν (eq:Birkhoff); a finite `penalty` λ is the KL relaxation, `mass=None` follows the target."""
+    """Column sums of the plan, the set C₂^ν: Pᵀ1 = ν (Eq. 4, eq:Birkhoff).
+
+    Args:
+        penalty: inf for the hard constraint, λ for the KL relaxation with weight λ, or a `Penalty`.
+        mass: ν, one positive number or one for each column [m]. None: the column sums of the target.
+
+    Raises:
+        ValueError: when it is solved, if `mass` is None and a column of the target is empty.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.Alignment(gcalign.Cosine(), (gcalign.Rows(), gcalign.Columns(0.5)), gcalign.KL()).constraints
+        (Rows(), Columns(penalty=0.5))
+    """
 
     _dim: ClassVar[int] = 0
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Capacity(Constraint):
-    """P ≤ c, entry by entry; c is a number or a matrix [n, m]."""
-
-    bound: float | Tensor
-
-    def __post_init__(self) -> None:
-        bound = torch.as_tensor(self.bound)
-        if not bool((bound > 0).all()):
-            raise ValueError(
-                f"bound={self.bound} must be > 0; a pair that may carry no mass is one the kernel gives −∞"
-            )
-
-    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        return (z - problem.geometry.coordinate(torch.as_tensor(self.bound, dtype=z.dtype, device=z.device))).clamp(
-            min=0
-        )
-
-    def check(self, problem: Problem, shape: tuple[int, int]) -> None:
-        bound = torch.as_tensor(self.bound)
-        if bound.dim() and tuple(bound.shape) != shape:
-            raise ValueError(f"bound of shape {tuple(bound.shape)} must be a number or {shape}, as the plan")
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class NonNegative(Constraint):
-    """P ≥ 0. An entropic plan is positive by itself; a Euclidean one needs this."""
-
-    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        zero = problem.geometry.coordinate(torch.zeros_like(problem.eps))
-        return torch.where(z < zero, z - zero, 0)
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class BlockSums(Constraint):
-    """Σ P over each (group of rows) × (group of columns) = mass [G, H], hard or KL-relaxed.
-
-    Groups are given, or the sides' domains; numbered in sorted order. `mass=None` follows the target.
-    """
-
-    rows: Tensor | None = None  # [n]
-    columns: Tensor | None = None  # [m]
-    mass: Tensor | None = None  # [G, H]
-    penalty: float | Penalty = math.inf
-    reads: ClassVar[frozenset[str]] = frozenset({"domains"})
-
-    def __post_init__(self) -> None:
-        as_penalty(self.penalty)
-        if self.mass is not None and (self.mass.dim() != 2 or not bool((self.mass > 0).all())):
-            raise ValueError(f"mass={self.mass.tolist()} must be a matrix of positive sums, row groups × column groups")
-
-    def _groups(self, problem: Problem, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        sides = problem.sides
-        domains = (None, None) if sides is None else (sides.rows.domains, sides.columns.domains)
-        codes = []
-        for given, domain, length, name in zip(
-            (self.rows, self.columns), domains, shape, ("rows", "columns"), strict=True
-        ):
-            groups = domain if given is None else given
-            if groups is None or len(groups) != length:
-                got = "none" if groups is None else f"{len(groups)}"
-                raise ValueError(
-                    f"BlockSums needs a group for each of {length} {name}, got {got}; give {name}= or domains="
-                )
-            codes.append(torch.unique(groups, return_inverse=True)[1].to(problem.eps.device))
-        return codes[0], codes[1]
-
-    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        g, h = self._groups(problem, (z.shape[0], z.shape[1]))
-        if self.mass is not None:
-            mass = self.mass.to(z)
-        else:
-            if problem.target is None:
-                raise ValueError("BlockSums() follows the target, and there is none; give mass=")
-            mass = _by_group(problem.target.dense(), g, h, torch.Tensor.sum)
-            if bool((mass == 0).any()):
-                empty = (mass == 0).nonzero()[0].tolist()
-                raise ValueError(
-                    f"BlockSums() follows the target, which has no mass in the block of groups {empty} and would empty "
-                    "the plan there; give mass="
-                )
-        if isinstance(problem.geometry, Entropic):
-            gap = mass.log() - _by_group(z, g, h, torch.Tensor.logsumexp)
-            shift = -as_penalty(self.penalty).step(gap, problem.eps)
-        else:
-            _only_hard(self, as_penalty(self.penalty))
-            members = _by_group(torch.ones_like(z), g, h, torch.Tensor.sum)
-            shift = (_by_group(z, g, h, torch.Tensor.sum) - mass) / members
-        return shift[g][:, h]
-
-    def check(self, problem: Problem, shape: tuple[int, int]) -> None:
-        g, h = self._groups(problem, shape)
-        groups = (int(g.max()) + 1, int(h.max()) + 1)
-        if self.mass is not None and tuple(self.mass.shape) != groups:
-            raise ValueError(f"mass of shape {tuple(self.mass.shape)} must be {groups}: row groups × column groups")
-
-
-def _by_group(x: Tensor, g: Tensor, h: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """x [n, m] reduced over each group of columns, then each group of rows: [G, H]."""
-    narrow = torch.stack([reduce(x[:, h == k], 1) for k in range(int(h.max()) + 1)], 1)
-    return torch.stack([reduce(narrow[g == k], 0) for k in range(int(g.max()) + 1)])
-
-
-def _only_hard(constraint: Constraint, penalty: Penalty) -> None:
+def only_hard(constraint: Constraint, penalty: Penalty) -> None:
     if not isinstance(penalty, Hard):
         raise ValueError(f"{constraint!r} relaxes by KL, which needs the Entropic geometry; use penalty=inf")
 

@@ -1,4 +1,4 @@
-"""d_M: how far the solved plan is from its target, row by row."""
+"""d_M: the divergence between the target and the solved plan."""
 
 from __future__ import annotations
 
@@ -20,30 +20,39 @@ RowStatistic = Callable[[Tensor, Tensor], Tensor]  # (log P rows [b, m], T rows 
 
 
 class Divergence(Terse, ABC):
-    """d_M(T ‖ P). A divergence of your own gives `per_row`, or `value` where it is no mean over rows.
+    """Base class of divergences, d_M(T ‖ P) in Eq. 8 (eq:mainobj). Add and scale them: `KL() + 0.2 * Uniformity()`.
 
-    It reads a `Plan` as vectors, each with its gradient: `log_p` on the target's pairs, `log_rows`, `log_columns`,
-    `log_u`, `log_v`. Where these do not suffice, `statistics` are functions of whole rows of log P and T; they are
-    evaluated block by block and arrive as columns of `plan.terms`.
+    Your own divergence overrides `per_row`, or `value` if it is not a mean over rows. It reads vectors of a `Plan`, all
+    of them differentiable: `log_p` on the target's pairs, `log_rows`, `log_columns`, `log_u`, `log_v`. If it needs
+    more, it lists functions of rows of log P and T in `statistics`. Their values are the columns of `plan.terms`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> class Missing(gcalign.Divergence):
+        ...     def per_row(self, plan):
+        ...         return 1 - plan.target.weighted(plan.log_p.exp())
+        >>> criterion = gcalign.Alignment(gcalign.Cosine(0.1), (gcalign.Rows(),), Missing())
+        >>> round(float(criterion(torch.eye(4), torch.eye(4))), 2)
+        0.0
     """
 
     statistics: ClassVar[tuple[RowStatistic, ...]] = ()
     powers: ClassVar[tuple[float, ...]] = ()  # q of Σ_j T_ij P_ij^q, read with `plan.power`
     needs_columns: ClassVar[bool] = False
-    reads_entries: ClassVar[bool] = True  # whether it reads `plan.log_p`, which a target that is a matrix has in full
+    reads_entries: ClassVar[bool] = True  # whether it reads `plan.log_p`, a whole matrix if the target is one
 
     def per_row(self, plan: Plan) -> Tensor:  # [n]
         """The loss of each row; its mean is d_M."""
         raise NotImplementedError(
-            f"{type(self).__name__} has no loss for each row; give it per_row(plan), or use reduction='mean'"
+            f"{type(self).__name__} has no loss for each row; define per_row(plan), or use reduction='mean'"
         )
 
     def value(self, plan: Plan) -> Tensor:  # []
-        """d_M, differentiable in everything it reads."""
+        """d_M, a 0-dim tensor."""
         return self.per_row(plan).mean()
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
-        """Whether this is a Fenchel–Young loss, whose gradient in log K is P − T on a converged plan (envelope)."""
+        """Whether this is a Fenchel–Young loss. Its gradient in log K is P − T on a converged plan (envelope)."""
         return False
 
     def __add__(self, other: Divergence) -> Divergence:
@@ -62,13 +71,22 @@ class Divergence(Terse, ABC):
 
 @dataclass(frozen=True, repr=False)
 class KL(Divergence):
-    """KL(T‖P) = Σ T log(T/P) − T + P, plus (λ/ε) KL of each relaxed marginal: the Fenchel–Young loss (eq:uot).
+    """KL(T‖P) = Σ T log(T/P) − T + P, averaged over rows (Theorem 1, thm:cl_eq_ot).
+
+    If a marginal is relaxed, its term (λ/ε) KL(T1‖P1) is added: the Fenchel–Young loss of Eq. 9 (eq:uot).
 
     Args:
-        mass: the terms −T + P. Without them there is no repulsion unless a hard projection came last (BYOL).
-        penalties: the relaxed marginals' own terms.
-        entropy: the constant Σ T log T; without it this is cross-entropy, as SupCon is published.
-        normalized: divide P by its row sums first, which makes the loss blind to the row relaxation.
+        mass: whether to include the terms −T + P. Without them, and without a hard constraint, nothing pushes
+            negatives apart, as in BYOL.
+        penalties: whether to include the terms of the relaxed marginals.
+        entropy: whether to include the constant Σ T log T. Without it, this is cross-entropy, as in SupCon.
+        normalized: whether to divide P by its row sums first. The loss then ignores the row relaxation.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.Alignment(gcalign.Cosine(0.1), (gcalign.Rows(), gcalign.Columns()), gcalign.KL())
+        >>> round(float(criterion(torch.eye(4), torch.eye(4))), 2)
+        0.0
     """
 
     mass: bool = True
@@ -84,7 +102,7 @@ class KL(Divergence):
         elif self.mass:
             total = plan.log_rows.exp() - cross - mu
         elif plan.rows is not None or plan.columns is not None:
-            # a converged plan has the target's mass; with scalings held constant its gradient is P's part of P − T
+            # a converged plan has the mass of the target; with constant scalings, the gradient of the mass is P
             total = torch.where(plan.enveloped, plan.log_rows.exp() - mu, 0) - cross
         else:
             total = -cross
@@ -99,10 +117,10 @@ class KL(Divergence):
         return total
 
     def _relaxation(self, plan: Plan, side: Marginal, mass: Tensor, log_sums: Tensor) -> Tensor:
-        """What a relaxed marginal adds, entry by entry.
+        """The term of a relaxed marginal, entry by entry.
 
-        Where the gradient is the envelope's, KL(T‖P) moves with log K alone, and a relaxation moves only with λ/ε, by
-        minus what the plan pays for it.
+        With the envelope gradient, KL(T‖P) depends only on log K, and this term only on λ/ε: its derivative there is
+        minus the price of the plan.
         """
         h, eps = side.penalty, plan.eps
         total = torch.zeros_like(mass)
@@ -116,21 +134,28 @@ class KL(Divergence):
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
         sides = [h for h in (rows, columns) if h is not None]
-        mass = self.mass or any(isinstance(h, Hard) for h in sides)  # a hard side keeps the mass by itself
-        penalties = self.penalties or all(isinstance(h, (Hard, TotalVariation)) for h in sides)  # these add nothing
+        mass = self.mass or any(isinstance(h, Hard) for h in sides)  # a hard side fixes the mass
+        penalties = self.penalties or all(isinstance(h, (Hard, TotalVariation)) for h in sides)  # these have no term
         return mass and penalties and not self.normalized and all(h.has_dual for h in sides)
 
 
 @dataclass(frozen=True, repr=False)
 class Robust(Divergence):
-    """(1/q)·mean_i [(λ Σ_j Q_ij)^q − Σ_j T_ij Q_ij^q] with Q = K diag(v), mean log v = 0 (eq:RINCE, eq:gcarince).
+    """d_M of RINCE, (1/q)·mean_i [(λ Σ_j Q_ij)^q − Σ_j T_ij Q_ij^q] with Q = K diag(v) (Eq. 13, eq:gcarince).
 
-    The gauge is fixed because (cu, v/c) is the same balanced plan but another Q.
+    With one row projection it is RINCE (Eq. 2, eq:RINCE). v is scaled to a mean log v of 0, because (c·u, v/c) gives
+    the same plan but another Q.
 
     Args:
-        q: 1 is the W₁ surrogate; towards 0 it becomes InfoNCE.
+        q: in (0, 1]. 1 is the W₁ surrogate; for q → 0 the loss tends to InfoNCE.
         lam: the weight λ of negatives; the paper uses 0.01.
-        scale: "kernel" is bounded; "score" multiplies by e^{q/ε}, which gives eq:RINCE itself for the cosine cost.
+        scale: "kernel" is bounded; "score" multiplies by e^{q/ε}, which gives Eq. 2 exactly for the cosine cost.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.Alignment(gcalign.Cosine(0.5), (gcalign.Rows(),), gcalign.Robust(q=0.6, lam=0.01))
+        >>> bool(criterion(torch.eye(4), torch.eye(4)) < criterion(torch.eye(4), torch.eye(4).flip(0)))
+        True
     """
 
     q: float
@@ -139,14 +164,14 @@ class Robust(Divergence):
     reads_entries: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        positive("q", self.q, "1 is W₁, towards 0 it becomes InfoNCE")
+        positive("q", self.q, "1 is W₁, and q → 0 gives InfoNCE")
         if self.q > 1:
-            raise ValueError(f"q={self.q:g} must be in (0, 1]; 1 is W₁, towards 0 it becomes InfoNCE")
+            raise ValueError(f"q={self.q:g} must be in (0, 1]; 1 is W₁, and q → 0 gives InfoNCE")
         positive("lam", self.lam, "the weight of negatives; the paper uses 0.01", zero=True)
         one_of("scale", self.scale, ("kernel", "score"))
 
     @property
-    def powers(self) -> tuple[float, ...]:  # type: ignore[override]  # its own
+    def powers(self) -> tuple[float, ...]:  # type: ignore[override]  # a property here
         return (self.q,)
 
     def per_row(self, plan: Plan) -> Tensor:
@@ -154,7 +179,7 @@ class Robust(Divergence):
         return value * (self.q / plan.eps).exp() if self.scale == "score" else value
 
     def value(self, plan: Plan) -> Tensor:
-        value = self._in_kernel_scale(plan).mean()  # scaled after the mean, where a row may be 0 and the factor ∞
+        value = self._in_kernel_scale(plan).mean()  # scaled after the mean: 0·∞ in one row would be NaN
         return value * (self.q / plan.eps).exp() if self.scale == "score" else value
 
     def _in_kernel_scale(self, plan: Plan) -> Tensor:
@@ -164,7 +189,20 @@ class Robust(Divergence):
 
 
 def W1(lam: float, scale: str = "kernel") -> Robust:  # noqa: N802  # the paper's name for a d_M
-    """The W₁ surrogate of Theorem co:rince, which is Robust at q = 1: a bound on W₁, not W₁."""
+    """`Robust` at q = 1: the surrogate of W₁ in Theorem 3 (co:rince). It is a bound on W₁, not W₁ itself.
+
+    Args:
+        lam: the weight λ of negatives; the paper uses 0.01.
+        scale: "kernel" or "score", as for `Robust`.
+
+    Returns:
+        The divergence.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.W1(lam=0.01)
+        Robust(1.0, 0.01)
+    """
     return Robust(1.0, lam, scale)
 
 
@@ -174,7 +212,14 @@ def _squares(log_p: Tensor, t: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class SquaredL2(Divergence):
-    """Σ (T − P)², averaged over rows."""
+    """Squared distance between target and plan, Σ (T − P)², averaged over rows.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.Alignment(gcalign.Cosine(0.1), (gcalign.Rows(),), gcalign.SquaredL2())
+        >>> round(float(criterion(torch.eye(4), torch.eye(4))), 2)
+        0.0
+    """
 
     statistics: ClassVar[tuple[RowStatistic, ...]] = (_squares,)
     reads_entries: ClassVar[bool] = False
@@ -197,7 +242,15 @@ def _positives(log_p: Tensor, t: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Uniformity(Divergence):
-    """KL(Q‖P) where Q is P with its off-positive entries replaced by their mean (the term of IOT-uni)."""
+    """KL(Q‖P), where Q is P with its negatives replaced by their mean: the uniformity term of IOT-uni.
+
+    Example:
+        >>> import torch, gcalign
+        >>> divergence = gcalign.KL() + 0.2 * gcalign.Uniformity()
+        >>> criterion = gcalign.Alignment(gcalign.Cosine(0.5), (gcalign.Rows(), gcalign.Columns()), divergence)
+        >>> criterion(torch.eye(4), torch.eye(4)).shape
+        torch.Size([])
+    """
 
     statistics: ClassVar[tuple[RowStatistic, ...]] = (_off_mass, _off_log, _positives)
     reads_entries: ClassVar[bool] = False
@@ -211,7 +264,7 @@ class Uniformity(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class Sum(Divergence):
-    """w₁·d₁ + w₂·d₂ + …; written with + and *."""
+    """w₁·d₁ + w₂·d₂ + …, the result of + and *."""
 
     terms: tuple[tuple[float, Divergence], ...]
 
@@ -239,15 +292,15 @@ class Sum(Divergence):
         return torch.zeros_like(plan.eps) if total is None else total
 
     def _each(self, plan: Plan) -> list[tuple[float, Divergence, Plan]]:
-        """Each term with the plan whose statistics and powers are its own."""
+        """Each term with a plan that holds only the statistics and powers of that term."""
         if not plan.terms.shape[1]:
             return [(weight, d, plan) for weight, d in self.terms]
-        found, k, power = [], 0, len(self.statistics)
+        parts, k, power = [], 0, len(self.statistics)
         for weight, d in self.terms:
             own = (plan.terms[:, k : k + len(d.statistics)], plan.terms[:, power : power + len(d.powers)])
-            found.append((weight, d, replace(plan, terms=torch.cat(own, 1))))
+            parts.append((weight, d, replace(plan, terms=torch.cat(own, 1))))
             k, power = k + len(d.statistics), power + len(d.powers)
-        return found
+        return parts
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
         return all(d.has_dual(rows, columns) for _, d in self.terms)

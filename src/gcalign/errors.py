@@ -1,4 +1,4 @@
-"""Errors that state the value, the rule and the remedy; and reprs that are provenance."""
+"""Errors that state the value, the rule and the remedy, and reprs that show how an object was made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def imported(key: str, name: str, remedy: str) -> Any:
-    """What `module:thing` names, for the setting `key`."""
+    """Import the object that `module:object` names, for the setting `key`."""
     where, _, what = name.partition(":")
     try:
         return getattr(importlib.import_module(where), what)
@@ -20,7 +20,7 @@ def imported(key: str, name: str, remedy: str) -> Any:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: a guess where one is near, then every name."""
+    """The end of an error about an unknown name: a similar name, if there is one, then all names."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     guess = f"did you mean {near[0]!r}? " if near else ""
@@ -28,7 +28,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def one_of(what: str, value: str, known: Iterable[str]) -> str:
-    """`value` if it is one of `known`; otherwise an error that suggests the nearest."""
+    """Return `value` if it is one of `known`; otherwise raise an error that suggests a similar one."""
     known = tuple(known)
     if not isinstance(value, str) or value not in known:
         raise ValueError(f"{what}={value!r} is unknown; {did_you_mean(str(value), known)}")
@@ -36,7 +36,7 @@ def one_of(what: str, value: str, known: Iterable[str]) -> str:
 
 
 def positive(what: str, value: float, remedy: str, *, infinite: bool = False, zero: bool = False) -> float:
-    """`value` as a float if it is > 0 (or ≥ 0 with `zero`) and, unless `infinite`, finite."""
+    """Return `value` as a float if it is > 0 (or ≥ 0 with `zero`) and, unless `infinite`, finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{what}={value!r} must be a number; {remedy}")
     value = float(value)
@@ -48,7 +48,7 @@ def positive(what: str, value: float, remedy: str, *, infinite: bool = False, ze
 
 
 def count(what: str, value: int, remedy: str, *, least: int = 1) -> int:
-    """`value` if it is a whole number of at least `least`."""
+    """Return `value` if it is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what}={value!r} must be a whole number; {remedy}")
     if value < least:

@@ -1,7 +1,7 @@
-"""Stateless twins of the methods: `functional.gca_uot(z1, z2, eps=0.5)` is `method("gca-uot", eps=0.5)(z1, z2)`.
+"""The methods as functions: `functional.gca_uot(z1, z2, eps=0.5)` is `method("gca-uot", eps=0.5)(z1, z2)`.
 
-Every function takes the method's options and, by name, what a criterion takes: ids, labels, domains, weights and a
-target, which may be a matrix or a `Target`.
+Every function takes the options of the method and, by keyword, the inputs of a criterion: ids, labels, domains,
+weights and target.
 """
 
 from __future__ import annotations
@@ -33,57 +33,206 @@ def _call(name: str, z1: Tensor, z2: Tensor, options: dict[str, Any]) -> Tensor:
 
 
 def info_nce(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """InfoNCE (eq:INCE)."""
+    """InfoNCE (Eq. 1, eq:INCE).
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.ince`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> z = torch.eye(4)
+        >>> loss = gcalign.functional.info_nce(z, z, eps=0.5)
+        >>> torch.allclose(loss, torch.nn.functional.cross_entropy(z @ z.T / 0.5, torch.arange(4)))
+        True
+    """
     return _call("ince", z1, z2, options)
 
 
 def gca_ince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """InfoNCE on both marginals."""
+    """GCA-INCE: InfoNCE with constraints on rows and columns (Theorem 5, thm:lowest).
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.gca_ince`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.functional.gca_ince(torch.eye(4), torch.eye(4), eps=0.1)), 2)
+        0.0
+    """
     return _call("gca-ince", z1, z2, options)
 
 
 def rince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """Robust InfoNCE (eq:RINCE)."""
+    """RINCE, robust InfoNCE (Eq. 2, eq:RINCE).
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.rince`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
+        >>> bool(gcalign.functional.rince(z, z) < gcalign.functional.rince(z, other))
+        True
+    """
     return _call("rince", z1, z2, options)
 
 
 def gca_rince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """Robust InfoNCE on both marginals (eq:gcarince)."""
+    """GCA-RINCE: RINCE with constraints on rows and columns (Eq. 13, eq:gcarince).
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.gca_rince`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
+        >>> bool(gcalign.functional.gca_rince(z, z) < gcalign.functional.gca_rince(z, other))
+        True
+    """
     return _call("gca-rince", z1, z2, options)
 
 
 def simclr(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """SimCLR's NT-Xent."""
+    """NT-Xent, the loss of SimCLR.
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.simclr`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.functional.simclr(torch.eye(4), torch.eye(4), eps=0.1)), 2)
+        0.0
+    """
     return _call("simclr", z1, z2, options)
 
 
 def byol(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """BYOL's loss between a prediction and a projection."""
+    """BYOL's loss between a prediction z1 and a projection z2 (Theorem 4, thm:byol).
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.byol`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.functional.byol(torch.eye(4), torch.eye(4).flip(0))), 2)
+        2.0
+    """
     return _call("byol", z1, z2, options)
 
 
 def iot(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """Inverse optimal transport."""
+    """IOT, inverse optimal transport.
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.iot`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.functional.iot(torch.eye(4), torch.eye(4), eps=0.1)), 2)
+        0.0
+    """
     return _call("iot", z1, z2, options)
 
 
 def iot_uni(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """Inverse optimal transport with its uniformity term."""
+    """IOT-uni: IOT with a uniformity term.
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.iot_uni`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
+        >>> bool(gcalign.functional.iot_uni(z, z, weight=0.1) < gcalign.functional.iot_uni(z, other, weight=0.1))
+        True
+    """
     return _call("iot-uni", z1, z2, options)
 
 
 def gca_uot(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """Unbalanced transport with the robust divergence (eq:uot)."""
+    """GCA-UOT: unbalanced transport with the robust divergence (Eq. 9, eq:uot).
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.gca_uot`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
+        >>> bool(gcalign.functional.gca_uot(z, z, eps=0.2) < gcalign.functional.gca_uot(z, other, eps=0.2))
+        True
+    """
     return _call("gca-uot", z1, z2, options)
 
 
 def supcon(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """Supervised contrastive learning; needs labels."""
+    """SupCon, supervised contrastive learning; it needs `labels`.
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.supcon`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> gcalign.functional.supcon(torch.eye(4), torch.eye(4), labels=[0, 0, 1, 1]).shape
+        torch.Size([])
+    """
     return _call("supcon", z1, z2, options)
 
 
 def clip(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
-    """InfoNCE both ways."""
+    """CLIP's loss: InfoNCE in both directions, with a fixed temperature.
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        options: those of `methods.clip`, and ids, labels, domains, weights or target.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.functional.clip(torch.eye(4), torch.eye(4), eps=0.1)), 2)
+        0.0
+    """
     return _call("clip", z1, z2, {"learnable": False, **options})
 
 
@@ -97,16 +246,36 @@ def solve(
     gradient: str = "auto",
     target: Tensor | None = None,  # [n, m]
 ) -> Plan:
-    """The proximal point of a kernel: argmin over P in B of h(P) + d_Γ(P ‖ e^{log K}) (eq:mainobj), as a `Plan`.
+    """The plan of a kernel matrix, argmin_{P ∈ B} h(P) + d_Γ(P ‖ K) (Definition 1, def:prox; Eq. 8, eq:mainobj).
 
-    `plan.log` is differentiable in `log_k`. Marginals follow `target` where it is given; else rows sum to 1 and
-    columns share the total evenly. `geometry` is `Entropic(eps)`, whose ε is the unit of the relaxations.
+    Args:
+        log_k: log K = −cost/ε [n, m]; −inf forbids a pair.
+        constraints: B and h, e.g. `(Rows(), Columns(0.5))`.
+        geometry: d_Γ; default `Entropic()`. Its ε is the unit of the penalties λ.
+        iterations: the maximum.
+        tol: stop early if the marginals are met to this accuracy; 0 never stops early.
+        gradient: "auto", "implicit", "truncated" or "unrolled", as for `Alignment`.
+        target: T [n, m], whose marginals the plan gets. None: rows sum to 1, and all columns to the same value.
+
+    Returns:
+        The plan. `plan.log` is differentiable in `log_k`.
+
+    Raises:
+        ValueError: if `log_k` is not a real matrix, has NaN or +inf, or forbids a whole row or column.
+
+    Example:
+        >>> import torch, gcalign
+        >>> plan = gcalign.solve(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
+        >>> plan.converged, round(float(plan.column_sums[0]), 3)
+        (True, 1.0)
     """
     if not isinstance(log_k, Tensor) or log_k.dim() != 2 or 0 in log_k.shape or not log_k.is_floating_point():
         got = tuple(log_k.shape) if isinstance(log_k, Tensor) else type(log_k).__name__
         raise ValueError(f"log_k={got} must be a real matrix [n, m]; pass −cost/eps")
     log_k = log_k.to(torch.promote_types(log_k.dtype, torch.float32))
-    if not math.isfinite(log_k.detach().sum()):  # one number tells, unless huge ones overflow
+    if not math.isfinite(
+        log_k.detach().sum()
+    ):  # a finite sum has finite entries; a sum that overflows is checked again
         _refuse_impossible(log_k.detach())
     geometry = Entropic() if geometry is None else geometry
     if not isinstance(geometry, Geometry):

@@ -1,4 +1,4 @@
-"""d_Γ: the Bregman geometry in which the kernel is projected, as its mirror map y = ∇Γ(P)."""
+"""d_Γ: the Bregman divergence by which the kernel is projected, given by its mirror map y = ∇Γ(P)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from gcalign.errors import Terse, positive
 
 @dataclass(frozen=True, repr=False)
 class Geometry(Terse, ABC):
-    """ε·d_Γ(P ‖ K): `eps` is the price of moving away from the kernel, in units of the penalties λ."""
+    """Base class of Bregman divergences ε·d_Γ(P ‖ K) (Definition 1, def:prox; Table A1).
+
+    Args:
+        eps: ε, the weight of d_Γ relative to the penalties λ.
+    """
 
     eps: float | Tensor = 1.0
 
@@ -35,12 +39,22 @@ class Geometry(Terse, ABC):
 
     @abstractmethod
     def slope(self, y: Tensor) -> Tensor:
-        """∂P/∂y, entry by entry: how far a multiplier moves the plan."""
+        """∂P/∂y of each entry: how much a multiplier changes the plan."""
 
 
 @dataclass(frozen=True, repr=False)
 class Entropic(Geometry):
-    """Γ(P) = Σ P log P − P, so d_Γ is KL and y = log P."""
+    """Entropic geometry, Γ(P) = Σ P log P − P: d_Γ is KL and y = log P (Eq. 3, eq:eot; Table A1). The default.
+
+    Args:
+        eps: temperature ε > 0; the paper uses 0.5.
+
+    Example:
+        >>> import torch, gcalign
+        >>> plan = gcalign.solve(torch.zeros(3, 3), geometry=gcalign.Entropic(0.5))
+        >>> round(float(plan.mass), 3)
+        3.0
+    """
 
     def coordinate(self, p: Tensor) -> Tensor:
         return p.log()
@@ -57,7 +71,20 @@ class Entropic(Geometry):
 
 @dataclass(frozen=True, repr=False)
 class Euclidean(Geometry):
-    """Γ(P) = ½‖P‖², so d_Γ = ½‖P − K‖² and y = P. Rows and columns alone can go negative: add `NonNegative()`."""
+    """Euclidean geometry, Γ(P) = ½‖P‖²: d_Γ = ½‖P − K‖² and y = P (Table A1).
+
+    With row and column constraints alone, entries can become negative: add `NonNegative()`.
+
+    Args:
+        eps: the weight ε > 0 of d_Γ.
+
+    Example:
+        >>> import torch, gcalign
+        >>> sets = (gcalign.Rows(), gcalign.Columns(), gcalign.NonNegative())
+        >>> plan = gcalign.solve(3 * torch.eye(3), sets, gcalign.Euclidean())
+        >>> bool((plan.matrix >= 0).all())
+        True
+    """
 
     def coordinate(self, p: Tensor) -> Tensor:
         return p
@@ -66,7 +93,7 @@ class Euclidean(Geometry):
         return log_p.exp()
 
     def log_plan(self, y: Tensor) -> Tensor:
-        # a zero entry is −∞ with no gradient; a negative one has no logarithm and is NaN
+        # a zero entry gives −∞ without gradient; a negative one has no logarithm and gives NaN
         return torch.where(y == 0, -torch.inf, torch.where(y == 0, 1, y).log())
 
     def slope(self, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""K_θ: the augmentation kernel (Definition def:gibbs), kept as its logarithm."""
+"""K_θ: the augmentation kernel (Definition 3, def:gibbs), kept as its logarithm."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PAPER = "the paper uses 0.5"
 
 
 class Factors(NamedTuple):
-    """log K = scale·φ ψᵀ + r ⊕ c; r and c have one number for each row (column), or one for all.
+    """log K = scale·φ ψᵀ + r ⊕ c, where r and c hold one number per row (column), or one for all.
 
-    `bound` is a number that no entry of scale·φ ψᵀ exceeds in size, where one is known without looking.
+    `bound` is an upper bound on |scale·φ ψᵀ| that is known without reading the entries.
     """
 
     phi: Tensor  # [n, k]
@@ -30,48 +30,61 @@ class Factors(NamedTuple):
 
 
 class Kernel(nn.Module, ABC):
-    """log K_ij = −C(x_i, y_j)/ε on the features of the two sides.
+    """Base class of kernels: log K_ij = −C(x_i, y_j)/ε for the embeddings of the two sides (Definition 3, def:gibbs).
 
-    A kernel of your own overrides `cost` and, where each embedding is prepared alone, `features`. Its matrix is stored
-    whole unless it also gives `factors`.
+    Your own kernel overrides `cost`. It can also override `features`, which prepares each embedding. Its matrix is
+    stored whole unless it also overrides `factors`.
+
+    Args:
+        eps: temperature ε > 0; the paper uses 0.5.
+        learnable: whether ε is a parameter that is trained.
+
+    Example:
+        >>> import torch, gcalign
+        >>> class Manhattan(gcalign.Kernel):
+        ...     def cost(self, x, y):
+        ...         return torch.cdist(x, y, p=1)
+        >>> criterion = gcalign.Alignment(Manhattan(eps=1.0), (gcalign.Rows(),), gcalign.KL())
+        >>> criterion(torch.eye(3), torch.eye(3)).shape
+        torch.Size([])
     """
 
     def __init__(self, eps: float, *, learnable: bool = False) -> None:
         super().__init__()
         eps = positive("eps", eps, _PAPER)
         self.learnable = learnable
-        # the logarithm is learnt, so that ε stays positive whatever the optimiser does
+        # the parameter is log ε, so that ε stays positive
         self.log_eps = nn.Parameter(torch.tensor(math.log(eps))) if learnable else None
         self._eps = eps
 
     @property
     def eps(self) -> Tensor | float:
-        """ε: a number, or a tensor with a gradient where it is learnt."""
+        """Temperature ε: a number, or a tensor with a gradient if it is learnable."""
         return self._eps if self.log_eps is None else self.log_eps.exp()
 
     def features(self, z: Tensor) -> Tensor:  # [n, d] -> [n, d]
-        """What the cost compares, one embedding at a time."""
+        """The features that `cost` compares, computed from each embedding separately."""
         return z
 
     @abstractmethod
     def cost(self, x: Tensor, y: Tensor) -> Tensor:  # [n, d], [m, d] -> [n, m]
-        """C between the features of the two sides."""
+        """The cost C between the features of the two sides."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:  # [n, d], [m, d] -> [n, m]
-        """log K."""
+        """log K = −C/ε."""
         eps = self.eps
         return -self.cost(x, y) / (eps.to(x.dtype) if isinstance(eps, Tensor) else eps)
 
     def factors(self, x: Tensor, y: Tensor) -> Factors | None:
-        """What log K is made of, where a kernel has such a form; None is always right.
+        """log K as a matrix product, if the kernel has that form; None is always correct.
 
-        With factors, products with K and its gradient are plain matrix products; without, rows of log K are
-        differentiated by autograd.
+        With factors, products with K and its gradient are matrix products. Without them, autograd differentiates the
+        rows of log K.
         """
         return None
 
     def _unchanged(self, kind: type[Kernel]) -> bool:
-        """Whether log K is still that of `kind`, and not a subclass's own."""
+        """Whether log K is that of `kind`: no subclass has overridden it."""
         own = type(self)
         return own.cost is kind.cost and own.forward is Kernel.forward
 
@@ -84,7 +97,20 @@ class Kernel(nn.Module, ABC):
 
 
 class Cosine(Kernel):
-    """C = 1 − cos(z'_i, z''_j), the paper's cost."""
+    """Cosine kernel, log K_ij = −(1 − cos(z'_i, z''_j))/ε: the paper's kernel (Definition 3, def:gibbs).
+
+    Args:
+        eps: temperature ε > 0; the paper uses 0.5.
+        learnable: whether ε is a parameter that is trained, as in CLIP.
+
+    Example:
+        >>> import torch, gcalign
+        >>> z = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+        >>> kernel = gcalign.Cosine(eps=0.5)
+        >>> kernel.cost(kernel.features(z), kernel.features(z))
+        tensor([[0., 1.],
+                [1., 0.]])
+    """
 
     def __init__(self, eps: float = 0.5, *, learnable: bool = False) -> None:
         super().__init__(eps, learnable=learnable)
@@ -104,7 +130,20 @@ class Cosine(Kernel):
 
 
 class SquaredEuclidean(Kernel):
-    """C = ‖x_i − y_j‖², between normalised embeddings unless `normalized=False`."""
+    """Squared-distance kernel, log K_ij = −‖x_i − y_j‖²/ε: the kernel of BYOL (Theorem 4, thm:byol).
+
+    Args:
+        eps: temperature ε > 0.
+        learnable: whether ε is a parameter that is trained.
+        normalized: whether embeddings are normalised first.
+
+    Example:
+        >>> import torch, gcalign
+        >>> x = torch.tensor([[0.0], [3.0]])
+        >>> gcalign.SquaredEuclidean(normalized=False).cost(x, x)
+        tensor([[0., 9.],
+                [9., 0.]])
+    """
 
     def __init__(self, eps: float = 1.0, *, learnable: bool = False, normalized: bool = True) -> None:
         super().__init__(eps, learnable=learnable)
@@ -128,11 +167,23 @@ class SquaredEuclidean(Kernel):
 
 
 class LogKernel(Kernel):
-    """Any callable that gives log K from the embeddings of the two sides: `LogKernel(lambda x, y: x @ y.T)`.
+    """Kernel from any callable that returns log K for the embeddings of the two sides (Definition 3, def:gibbs).
 
-    `eps` is only the unit of the potentials and of the relaxations: the callable has the last word on log K. Make it an
-    `nn.Module` where it has parameters, so that `criterion.parameters()` has them. Its matrix is stored whole, whatever
-    `block` says, since nothing is known of how to make a part of it again.
+    The matrix is always stored whole; `block` has no effect on it.
+
+    Args:
+        log_k: callable (x [n, d], y [m, d]) → log K [n, m]. If it has parameters, make it an `nn.Module`, so that
+            `criterion.parameters()` includes them.
+        eps: the unit of the potentials and of the penalties λ. It does not change log K.
+
+    Raises:
+        ValueError: when it is called, if `log_k` returns anything but a matrix [n, m].
+
+    Example:
+        >>> import torch, gcalign
+        >>> kernel = gcalign.LogKernel(lambda x, y: 5 * x @ y.T)
+        >>> gcalign.Alignment(kernel, (gcalign.Rows(),), gcalign.KL())(torch.eye(3), torch.eye(3)).shape
+        torch.Size([])
     """
 
     def __init__(self, log_k: Callable[[Tensor, Tensor], Tensor], eps: float = 1.0) -> None:
@@ -161,14 +212,14 @@ def _inverse(eps: Tensor | float, like: Tensor) -> Tensor:  # [1]
 
 
 def _scaled(x: Tensor, y: Tensor, r: Tensor, c: Tensor, eps: Tensor | float, times: float, unit: bool) -> Factors:
-    """`times`·x yᵀ/ε + r ⊕ c: an ε that is learnt is in φ, where its gradient passes; any other costs no copy."""
+    """`times`·x yᵀ/ε + r ⊕ c. A learnable ε is multiplied into φ, for its gradient; a fixed ε needs no copy."""
     if isinstance(eps, Tensor):
         return Factors(x * (times * _inverse(eps, x)), y, r, c)
     return Factors(x, y, r, c, times / eps, 1.001 * times / eps if unit else math.inf)
 
 
 def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
-    """A kernel as it is; any other callable as a `LogKernel`."""
+    """Return a kernel unchanged; wrap any other callable in a `LogKernel`."""
     if isinstance(kernel, Kernel):
         return kernel
     if not callable(kernel) or isinstance(kernel, type):
@@ -177,8 +228,8 @@ def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 
 
 def normalize(z: Tensor) -> Tensor:
-    """Unit rows. A zero row stays zero, with a finite gradient; huge and tiny rows lose nothing."""
-    if torch.compiler.is_compiling():  # the same by operations that can be fused
+    """Divide each row by its norm. A zero row stays zero and has a finite gradient; no row over- or underflows."""
+    if torch.compiler.is_compiling():  # the same result by operations that torch.compile can fuse
         largest = z.detach().abs().amax(1, keepdim=True)
         z = z / torch.where(largest > 0, largest, 1)
         squared = z.square().sum(1, keepdim=True)
@@ -188,7 +239,7 @@ def normalize(z: Tensor) -> Tensor:
 
 
 class _Normalize(torch.autograd.Function):
-    """z/‖z‖, row by row, keeping nothing but the result and the norms."""
+    """z/‖z‖ of each row; only the result and the norms are stored for the backward pass."""
 
     @staticmethod
     def forward(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,7 +248,7 @@ class _Normalize(torch.autograd.Function):
         largest = torch.linalg.vector_norm(z, math.inf, dim=1, keepdim=True)
         largest.masked_fill_(largest == 0, 1)
         unit = z / largest
-        norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp_(min=1)  # as it is, but for a row of zeros
+        norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp_(min=1)  # changes only rows of zeros
         unit = unit.div_(norm)
         return unit, norm * largest
 
@@ -208,10 +259,10 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, along: Tensor | None) -> Tensor | None:
-        unit, norm = ctx.saved_tensors  # both outputs, so that there is a second derivative, too
+        unit, norm = ctx.saved_tensors  # outputs, so that second derivatives exist
         through = None if along is None else unit * along
         if grad is None:
             return through
-        within = torch.bmm(unit[:, None], grad[:, :, None])[:, 0]  # ⟨unit, grad⟩ of each row, with no copy of either
-        found = torch.addcmul(grad, unit, within, value=-1).div_(norm)
-        return found if through is None else found + through
+        within = torch.bmm(unit[:, None], grad[:, :, None])[:, 0]  # ⟨unit, grad⟩ of each row, without a copy
+        result = torch.addcmul(grad, unit, within, value=-1).div_(norm)
+        return result if through is None else result + through

@@ -1,4 +1,7 @@
-"""Table 1 of the paper: each method is a composition (tab:diff, tab:new_combine)."""
+"""The named methods. Each is one composition of kernel, constraints, divergence and target (Table 1, tab:diff).
+
+Every function returns the criterion, an `nn.Module` that is called as `criterion(z1, z2)`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,25 @@ _REGISTRY: dict[str, Factory] = {}
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
-    """Make a composition known under a name; options after its own go to `Alignment`."""
+    """Register a function that returns a criterion, so that `method(name)` finds it. Use it as a decorator.
+
+    Args:
+        name: a name that is not yet registered.
+
+    Returns:
+        The decorator. It returns the function unchanged.
+
+    Raises:
+        ValueError: if the name is registered already.
+
+    Example:
+        >>> import gcalign
+        >>> @gcalign.register("my-method")
+        ... def my_method(eps=0.1, **common):
+        ...     return gcalign.Alignment(gcalign.Cosine(eps), (gcalign.Rows(),), gcalign.SquaredL2(), **common)
+        >>> gcalign.method("my-method").divergence
+        SquaredL2()
+    """
 
     def add(factory: Factory) -> Factory:
         if name in _REGISTRY:
@@ -34,19 +55,50 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
 
 def names() -> tuple[str, ...]:
-    """Every registered method, the paper's first and in its order."""
+    """The names of all registered methods.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.names()[:4]
+        ('ince', 'gca-ince', 'rince', 'gca-rince')
+    """
     return tuple(_REGISTRY)
 
 
 def options(name: str) -> tuple[str, ...]:
-    """What `method(name, …)` takes: the method's own options, then those of every alignment."""
+    """The options of `method(name, …)`: first those of the method, then those of every `Alignment`.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.options("rince")[:4]
+        ('eps', 'q', 'lam', 'scale')
+    """
     own = [p.name for p in inspect.signature(_factory(name)).parameters.values() if p.kind is not p.VAR_KEYWORD]
     common = [p.name for p in inspect.signature(Alignment).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return tuple(dict.fromkeys([*own, *common, "target"]))
 
 
 def method(name: str, **chosen: Any) -> Objective:
-    """The criterion called `name`: `method("gca-uot", eps=0.5)(z1, z2)`."""
+    """Build the criterion of a named method (Table 1, tab:diff).
+
+    Args:
+        name: e.g. "ince", "gca-ince" or "gca-uot"; `methods.names()` has all of them.
+        chosen: options of the method; `methods.options(name)` has all of them.
+
+    Returns:
+        The criterion, an `nn.Module`.
+
+    Raises:
+        ValueError, TypeError: if the name or an option is unknown; the message suggests a similar one.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.method("gca-uot", eps=0.5)
+        >>> z1, z2 = torch.eye(4, requires_grad=True), torch.eye(4)
+        >>> criterion(z1, z2).backward()
+        >>> z1.grad.shape
+        torch.Size([4, 4])
+    """
     factory, known = _factory(name), options(name)
     for option in chosen:
         if option not in known:
@@ -62,52 +114,137 @@ def _factory(name: str) -> Factory:
 
 @register("ince")
 def ince(eps: float = 0.5, **common: Any) -> Alignment:
-    """InfoNCE: one row projection (Theorem thm:cl_eq_ot)."""
+    """InfoNCE: KL on one row projection of the kernel (Eq. 1, eq:INCE; Theorem 1, thm:cl_eq_ot).
+
+    Args:
+        eps: temperature ε.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.methods.ince(eps=0.1)(torch.eye(4), torch.eye(4))), 2)
+        0.0
+    """
     return Alignment(Cosine(eps), (Rows(),), KL(), **common)
 
 
 @register("gca-ince")
 def gca_ince(eps: float = 0.5, **common: Any) -> Alignment:
-    """Both marginals instead of one: INCE iterated to convergence (Theorem thm:lowest)."""
+    """GCA-INCE: KL with constraints on rows and columns (Theorem 5, thm:lowest).
+
+    Args:
+        eps: temperature ε.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.gca_ince().constraints
+        (Rows(), Columns())
+    """
     return Alignment(Cosine(eps), (Rows(), Columns()), KL(), **common)
 
 
 @register("rince")
 def rince(eps: float = 0.5, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **common: Any) -> Alignment:
-    """Robust InfoNCE: the robust divergence of one row projection (Theorem thm:rince)."""
+    """RINCE: the robust divergence of one row projection (Eq. 2, eq:RINCE; Theorem 2, thm:rince).
+
+    Args:
+        eps: temperature ε.
+        q, lam, scale: as for `Robust`.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.rince(q=0.3).divergence
+        Robust(0.3, 0.01)
+    """
     return Alignment(Cosine(eps), (Rows(),), Robust(q, lam, scale), **common)
 
 
 @register("gca-rince")
 def gca_rince(eps: float = 0.5, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **common: Any) -> Alignment:
-    """The robust divergence on both marginals (eq:gcarince)."""
+    """GCA-RINCE: the robust divergence with constraints on rows and columns (Eq. 13, eq:gcarince).
+
+    Args:
+        eps: temperature ε.
+        q, lam, scale: as for `Robust`.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.gca_rince(iterations=5).constraints
+        (Rows(), Columns())
+    """
     return Alignment(Cosine(eps), (Rows(), Columns()), Robust(q, lam, scale), **common)
 
 
 @register("simclr")
 def simclr(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
-    """NT-Xent: InfoNCE with all other embeddings of the batch as negatives."""
+    """SimCLR's NT-Xent: InfoNCE with all other embeddings of the batch as negatives.
+
+    Args:
+        eps: temperature ε.
+        layout: "joint" for NT-Xent; "cross" gives `ince`.
+        common: options of every `Alignment`, e.g. `iterations`, `target`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> gcalign.methods.simclr().plan(torch.eye(4), torch.eye(4)).shape
+        (8, 8)
+    """
     return Alignment(Cosine(eps), (Rows(),), KL(), layout=layout, **common)
 
 
 @register("byol")
 def byol(eps: float = 1.0, **common: Any) -> Alignment:
-    """‖q(z') − z''‖² of normalised embeddings: no constraint, no mass terms (Theorem thm:byol).
+    """BYOL: ‖q(z') − z''‖² of normalised embeddings, without constraints and mass terms (Theorem 4, thm:byol).
 
-    z1 is the prediction and z2 the momentum twin's projection, without gradient; training supplies both.
+    Give the prediction as z1, and the projection by the momentum encoder as z2, without gradient.
+
+    Args:
+        eps: the loss is divided by it.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.methods.byol()(torch.eye(4), torch.eye(4).flip(0))), 2)  # ‖e_i − e_j‖² = 2
+        2.0
     """
     return Alignment(SquaredEuclidean(eps), (), KL(mass=False), **common)
 
 
 @register("iot")
 def iot(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
-    """Inverse optimal transport: both marginals over all embeddings of the batch."""
+    """IOT, inverse optimal transport: GCA-INCE over all embeddings of the batch.
+
+    Args:
+        eps: temperature ε.
+        layout: "joint" for IOT; "cross" gives `gca_ince`.
+        common: options of every `Alignment`, e.g. `iterations`, `target`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> gcalign.methods.iot().plan(torch.eye(4), torch.eye(4)).shape
+        (8, 8)
+    """
     return Alignment(Cosine(eps), (Rows(), Columns()), KL(), layout=layout, **common)
 
 
 @register("iot-uni")
 def iot_uni(eps: float = 0.5, weight: float = 0.2, layout: str = "joint", **common: Any) -> Alignment:
-    """IOT and a uniformity term on the negatives."""
+    """IOT-uni: IOT plus a uniformity term on the negatives.
+
+    Args:
+        eps: temperature ε.
+        weight: the weight of `Uniformity`.
+        layout: "joint" or "cross".
+        common: options of every `Alignment`, e.g. `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.iot_uni().divergence
+        KL() + 0.2 * Uniformity()
+    """
     return Alignment(Cosine(eps), (Rows(), Columns()), KL() + weight * Uniformity(), layout=layout, **common)
 
 
@@ -122,7 +259,20 @@ def gca_uot(
     w_robust: float = 0.02,
     **common: Any,
 ) -> Alignment:
-    """Relaxed marginals, their Fenchel–Young loss and the robust divergence (eq:uot; the authors' weights)."""
+    """GCA-UOT: relaxed marginals, with their Fenchel–Young loss and the robust divergence (Eq. 9, eq:uot).
+
+    Args:
+        eps: temperature ε.
+        relax: penalties λ of rows and columns; inf is the hard constraint.
+        q, lam, scale: as for `Robust`.
+        w_kl, w_robust: weights of `KL` and `Robust`; the defaults are the authors' values.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.gca_uot(relax=(2.0, 2.0)).constraints
+        (Rows(penalty=2.0), Columns(penalty=2.0))
+    """
     if not isinstance(relax, (tuple, list)) or len(relax) != 2:
         raise ValueError(f"relax={relax!r} must be two penalties, (rows, columns); the paper uses (0.2, 0.2)")
     divergence = w_kl * KL() + w_robust * Robust(q, lam, scale)
@@ -131,11 +281,33 @@ def gca_uot(
 
 @register("supcon")
 def supcon(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
-    """Supervised contrastive learning: one row projection against the label plan, without the target's entropy."""
+    """SupCon, supervised contrastive learning: cross-entropy of one row projection with the target `Labels()`.
+
+    Args:
+        eps: temperature ε.
+        layout: "joint" as published, or "cross".
+        common: options of every `Alignment`, e.g. `iterations`, `target`.
+
+    Example:
+        >>> import torch, gcalign
+        >>> gcalign.methods.supcon()(torch.eye(4), torch.eye(4), labels=[0, 0, 1, 1]).shape
+        torch.Size([])
+    """
     return Alignment(Cosine(eps), (Rows(),), KL(entropy=False), layout=layout, **{"target": Labels(), **common})
 
 
 @register("clip")
 def clip(eps: float = 0.07, learnable: bool = True, **common: Any) -> Symmetric:
-    """InfoNCE both ways between two modalities, its temperature learnt."""
+    """CLIP: InfoNCE in both directions, between two modalities, with a learnable temperature.
+
+    Args:
+        eps: temperature ε, the initial value if it is learnable.
+        learnable: whether ε is trained; pass `criterion.parameters()` to the optimizer.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> len(list(gcalign.methods.clip().parameters()))
+        1
+    """
     return Symmetric(Alignment(Cosine(eps, learnable=learnable), (Rows(),), KL(), **common))

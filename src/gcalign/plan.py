@@ -1,4 +1,4 @@
-"""P_θ, solved: tensors that pickle, move and print, and that a divergence reads."""
+"""P_θ, the solved plan, as plain data: it can be pickled, moved to a device and printed, and divergences read it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from gcalign.constraints import Marginal
 from gcalign.transport.operators.sources import Source
 from gcalign.transport.support import Full, Pairs, Support
 
-_ENTRIES = 1 << 22  # of the rows that diagnostics make at once
+_ENTRIES = 1 << 22  # entries of the rows that diagnostics compute at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """P = diag(u) K diag(v) with its diagnostics, and what a divergence reads of it.
+    """A solved plan P = diag(u) K diag(v) with its diagnostics (Eq. 28, Pt). A divergence reads it.
 
-    Numbers are 0-dim tensors, so that reading none of them makes no device wait.
+    `criterion.plan(z1, z2)` and `gcalign.solve(log_k)` return one. Diagnostics are 0-dim tensors, computed when they
+    are read.
 
     Example:
         >>> import torch, gcalign
@@ -36,27 +37,28 @@ class Plan:
     log_u: Tensor  # [n]
     log_v: Tensor  # [m]
     eps: Tensor  # []
-    mu: Tensor  # [n]  the marginals asked for
+    mu: Tensor  # [n]  the required marginals
     nu: Tensor  # [m]
     progress: Tensor  # [2] on the CPU: iterations, converged
     target: Support
     rows: Marginal | None
     columns: Marginal | None
     log_rows: Tensor  # [n]  log P1
-    log_columns: Tensor  # [m]  log Pᵀ1; empty where nothing asked for it
+    log_columns: Tensor  # [m]  log Pᵀ1; empty if nothing needs it
     on_target: Tensor  # log P on the target's pairs [k], or Σ_j T_ij log P_ij [n]
-    terms: Tensor  # [n, k]  the divergence's row statistics
-    enveloped: Tensor  # [] whether the scalings are held constant by the gradient
-    log_plan: Tensor | None = None  # [n, m]  where P is not K scaled by vectors
+    terms: Tensor  # [n, k]  row statistics of the divergence
+    enveloped: Tensor  # [] whether the gradient treats the scalings as constants
+    log_plan: Tensor | None = None  # [n, m]  set if P is not K scaled by vectors
 
     # --- the plan ---------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(n, m)."""
         return len(self.log_u), len(self.log_v)
 
     def blocks(self) -> Iterator[Tensor]:
-        """log P, some rows at a time."""
+        """log P in blocks of rows."""
         if self.log_plan is not None:
             yield self.log_plan
             return
@@ -70,37 +72,43 @@ class Plan:
 
     @cached_property
     def log(self) -> Tensor:  # [n, m]
+        """log P."""
         blocks = list(self.blocks())
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
     @property
     def matrix(self) -> Tensor:  # [n, m]
+        """P."""
         return self.log.exp()
 
     @property
     def u(self) -> Tensor:  # [n]
+        """The row scaling (Eq. 21, eq:scaleapp)."""
         return self.log_u.exp()
 
     @property
     def v(self) -> Tensor:  # [m]
+        """The column scaling (Eq. 23, eq:uvupdatesapp)."""
         return self.log_v.exp()
 
     @property
     def f(self) -> Tensor:  # [n]
-        """ε log u, the potential of the rows."""
+        """ε log u, the potential of the rows (Eq. 29, eq:dual)."""
         return self.eps * self.log_u
 
     @property
     def g(self) -> Tensor:  # [m]
-        """ε log v, the potential of the columns."""
+        """ε log v, the potential of the columns (Eq. 29, eq:dual)."""
         return self.eps * self.log_v
 
     @property
     def iterations(self) -> int:
+        """How many iterations were done."""
         return int(self.progress[0])
 
     @property
     def converged(self) -> bool:
+        """Whether the iterations reached `tol`."""
         return bool(self.progress[1])
 
     # --- diagnostics ------------------------------------------------------------------------------------------
@@ -118,24 +126,27 @@ class Plan:
 
     @property
     def row_sums(self) -> Tensor:  # [n]
+        """P1."""
         return self._sums[0]
 
     @property
     def column_sums(self) -> Tensor:  # [m]
+        """Pᵀ1."""
         return self._sums[1]
 
     @property
     def mass(self) -> Tensor:
+        """The sum of all entries."""
         return self.row_sums.sum()
 
     @property
     def entropy(self) -> Tensor:
-        """H(P) = −Σ P log P (eq:eot)."""
+        """H(P) = −Σ P log P (Eq. 3, eq:eot)."""
         return self._sums[2]
 
     @property
     def row_error(self) -> Tensor:
-        """‖P1 − μ‖₁ / ‖μ‖₁: the error of a hard constraint; for a relaxed one, how far it lets the rows go."""
+        """‖P1 − μ‖₁ / ‖μ‖₁: the error of a hard constraint, or the violation that a relaxed one allows."""
         return (self.row_sums - self.mu).abs().sum() / self.mu.sum()
 
     @property
@@ -143,13 +154,13 @@ class Plan:
         """‖Pᵀ1 − ν‖₁ / ‖ν‖₁."""
         return (self.column_sums - self.nu).abs().sum() / self.nu.sum()
 
-    # --- what a divergence reads ------------------------------------------------------------------------------
+    # --- inputs of divergences --------------------------------------------------------------------------------
 
     @property
     def log_p(self) -> Tensor:
-        """log P on the target's pairs [k]; for a target given as a matrix [n, m], and 0 where T is."""
+        """log P on the target's pairs [k]; for a target that is a matrix, log P [n, m] with 0 where T is 0."""
         if not isinstance(self.target, Pairs) and self.on_target.dim() < 2:
-            raise ValueError("log_p was not kept; a divergence that reads it must leave reads_entries = True")
+            raise ValueError("log_p was not stored; a divergence that reads it must have reads_entries = True")
         return self.on_target
 
     @property
@@ -163,7 +174,7 @@ class Plan:
         return self.on_target
 
     def power(self, q: float, shift: Tensor) -> Tensor:  # [n] -> [n]
-        """Σ_j T_ij (P_ij e^{−shift_i})^q, for a divergence with that q among its `powers`."""
+        """Σ_j T_ij (P_ij e^{−shift_i})^q, for a q that the divergence lists in `powers`."""
         if isinstance(self.target, Pairs):
             entries = (q * (self.on_target - self.target.along_rows(shift))).exp()
             return self.target.weighted(entries)
@@ -176,11 +187,11 @@ class Plan:
         return _mapped(self, Tensor.detach)
 
     def clone(self) -> Plan:
-        """A copy that later changes to the embeddings do not reach."""
+        """A copy that later changes to the embeddings do not affect."""
         return _mapped(self, Tensor.clone)
 
     def to(self, *args: Any, **kwargs: Any) -> Plan:
-        """The plan on another device or in another dtype, as `Tensor.to`; whole numbers keep their dtype."""
+        """The plan on another device or with another dtype, as `Tensor.to`; integer tensors keep their dtype."""
         device = torch.empty(0, device=self.log_u.device).to(*args, **kwargs).device
         moved = _mapped(self, lambda x: x.to(*args, **kwargs) if x.is_floating_point() else x.to(device))
         return replace(moved, progress=self.progress)
@@ -194,11 +205,11 @@ class Plan:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # without what is computed from them
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without cached values
 
 
 def _mapped(x: Any, f: Callable[[Tensor], Tensor]) -> Any:
-    """The same dataclass with f of every tensor in it."""
+    """The same dataclass with f applied to every tensor in it."""
     if isinstance(x, Tensor):
         return f(x)
     if isinstance(x, Marginal):

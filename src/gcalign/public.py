@@ -1,21 +1,10 @@
-"""Every public name; `gcalign` itself imports this module on first use."""
+"""Every public name. `gcalign` imports this module when one of them is first used."""
 
 from gcalign import functional, methods, metrics
 from gcalign.alignment import Alignment
 from gcalign.batch import Side, Sides
 from gcalign.caching import cached_backward
-from gcalign.constraints import (
-    BlockSums,
-    Capacity,
-    Columns,
-    Constraint,
-    Hard,
-    NonNegative,
-    Penalty,
-    Relaxed,
-    Rows,
-    TotalVariation,
-)
+from gcalign.constraints import Columns, Constraint, Hard, Penalty, Relaxed, Rows, TotalVariation
 from gcalign.divergences import KL, W1, Divergence, Robust, SquaredL2, Uniformity
 from gcalign.functional import solve
 from gcalign.geometry import Entropic, Euclidean, Geometry
@@ -23,6 +12,7 @@ from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
 from gcalign.objective import Objective
 from gcalign.plan import Plan
+from gcalign.sets import BlockSums, Capacity, NonNegative
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Weighted
 from gcalign.transport.problem import Problem

@@ -1,21 +1,41 @@
-"""Both directions of an alignment, as CLIP's loss has them."""
+"""The mean of an alignment and of the same with its sides exchanged, as in CLIP."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gcalign.alignment import Alignment
-from gcalign.batch import PerSide, per_side
+from gcalign.batch import PerSide, Sides, per_side
 from gcalign.objective import Objective
 from gcalign.plan import Plan
-from gcalign.targets import Target, Transposed, as_target
+from gcalign.targets import Target, as_target, full_rows
 from gcalign.transport.problem import Choice
+from gcalign.transport.support import Support
 
 
 class Symmetric(Objective):
-    """Half of an alignment and half of the same with its sides exchanged, as CLIP's loss is for InfoNCE."""
+    """Mean of an alignment's loss and of its loss with the two sides exchanged. CLIP does this with InfoNCE.
+
+    A call takes what every criterion takes; see `Objective`.
+
+    Args:
+        alignment: the alignment that is evaluated in both directions.
+
+    Raises:
+        ValueError: when it is called, if a row or a column has no positive.
+
+    Example:
+        >>> import torch, gcalign
+        >>> one_way = gcalign.method("ince")
+        >>> both_ways = gcalign.Symmetric(one_way)
+        >>> z1, z2 = torch.eye(4), torch.eye(4).flip(0)
+        >>> torch.allclose(both_ways(z1, z2), (one_way(z1, z2) + one_way(z2, z1)) / 2)
+        True
+    """
 
     def __init__(self, alignment: Alignment) -> None:
         super().__init__()
@@ -44,8 +64,8 @@ class Symmetric(Objective):
                 back = self.alignment(z2, z1, target=transposed, **exchanged)
         if there.shape != back.shape:
             raise ValueError(
-                f"reduction='none' has {len(there)} rows one way and {len(back)} the other; use reduction='mean' where "
-                "the sides differ in length"
+                f"reduction='none' has {len(there)} rows in one direction and {len(back)} in the other; "
+                "use reduction='mean' if the sides differ in length"
             )
         return 0.5 * (there + back)
 
@@ -64,8 +84,25 @@ class Symmetric(Objective):
     def explain(
         self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None
     ) -> Choice:
-        """Which gradient mode runs on such a batch, and why."""
+        """The gradient mode that is used for such a batch, and the reason."""
         return self.alignment.explain(z1, z2, target=target, **known)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.alignment!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Transposed(Target):
+    """Tᵀ of another target, for exchanged sides."""
+
+    base: Target
+
+    @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]  # a property here
+        return self.base.reads
+
+    def on(self, sides: Sides, dtype: torch.dtype) -> Support:
+        # in the joint layout both sides hold all embeddings, so only T is transposed
+        support = self.base.on(sides if sides.joint else sides.exchanged(), dtype).transposed()
+        remedy = "both directions need a positive for every row and column; drop the embeddings without one"
+        return support if support.complete else full_rows(support, remedy)

@@ -1,4 +1,4 @@
-"""P_tgt: which pairs belong together, and how much. Positives follow from ids, never from positions in the batch."""
+"""P_tgt: which pairs belong together, with what weight. Positives follow from ids, not from positions in the batch."""
 
 from __future__ import annotations
 
@@ -13,24 +13,44 @@ from torch import Tensor
 
 from gcalign.batch import Sides
 from gcalign.errors import Terse, positive
-from gcalign.transport.support import Full, Groups, Pairs, Support, join, refuse_bad_weights, seen, shared_codes
+from gcalign.transport.codes import join, shared_codes
+from gcalign.transport.support import Full, Groups, Pairs, Support, refuse_bad_weights, seen
 
 Kind = TypeVar("Kind", bound=Support)
 
 
 class Target(Terse, ABC):
-    """P_tgt on a batch. A target of your own says what it `reads` of the sides and gives a `Support`."""
+    """Base class of targets, P_tgt in Eq. 8 (eq:mainobj). Your own target sets `reads` and overrides `on`.
 
-    reads: ClassVar[frozenset[str]] = frozenset({"ids"})
+    Example:
+        >>> import torch, gcalign
+        >>> class Everything(gcalign.Target):
+        ...     reads = frozenset()
+        ...     def on(self, sides, dtype):
+        ...         return gcalign.Full(torch.ones(sides.shape, dtype=dtype))
+        >>> gcalign.method("gca-ince", target=Everything())(torch.eye(3), torch.eye(3)).shape
+        torch.Size([])
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset({"ids"})  # fields of `Side` that it reads
 
     @abstractmethod
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
-        """The plan for the embeddings that sit on the two sides."""
+        """T for the embeddings of these two sides."""
 
 
 @dataclass(frozen=True, repr=False)
 class Identity(Target):
-    """T_ij = 1 where i and j are views of one sample, however many views there are."""
+    """T_ij = 1 if i and j are views of one sample, else 0: the target I of Theorem 1 (thm:cl_eq_ot). The default.
+
+    Reads `ids`; without ids, z1[k] and z2[k] are one sample. A sample can have any number of views.
+
+    Example:
+        >>> import torch, gcalign
+        >>> plan = gcalign.method("ince").plan(torch.eye(3), torch.eye(3), ids=([7, 8, 9], [9, 8, 7]))
+        >>> plan.target.j  # the column of each row's positive
+        tensor([2, 1, 0])
+    """
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         if sides.partner is not None:
@@ -40,17 +60,27 @@ class Identity(Target):
             j = i.roll(-sides.partner) if sides.partner else i
             return Pairs(i, j, ones, (n, m), complete=True, ordinary=True, shift=sides.partner, unit=True)
         left, right = _both(sides, "ids")
-        if torch.compiler.is_compiling():  # how many pairs there are is not known
+        if torch.compiler.is_compiling():  # the number of pairs is not known there
             return _grouped(sides, [_codes(sides, "ids", left, right)], (0.0, 1.0), dtype)
         i, j = join(left, right, sides.joint)
         pairs = Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape, ordinary=True, unit=True)
-        rule = "every id must be shared by two embeddings; drop the lonely ones or sample batches by ids"
-        return _full_rows(pairs, rule, left)
+        rule = "every id must belong to two embeddings; drop single ones or sample batches by ids"
+        return full_rows(pairs, rule, left)
 
 
 @dataclass(frozen=True, repr=False)
 class Labels(Target):
-    """T_ij = 1 where i and j have one label (supervised); `normalized` divides each row by its number of positives."""
+    """T_ij = 1 if i and j have the same label: a supervised target. Reads `labels`.
+
+    Args:
+        normalized: whether each row is divided by its number of positives.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.method("gca-uot", target=gcalign.Labels())
+        >>> criterion(torch.eye(4), torch.eye(4), labels=[0, 0, 1, 1]).shape
+        torch.Size([])
+    """
 
     normalized: bool = True
     reads: ClassVar[frozenset[str]] = frozenset({"labels"})
@@ -58,14 +88,27 @@ class Labels(Target):
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         left, right = _both(sides, "labels")
         support = _grouped(sides, [_codes(sides, "labels", left, right)], (0.0, 1.0), dtype)
-        rule = "every label must be shared by two embeddings; drop the lonely ones or sample batches by labels"
-        support = _full_rows(support, rule, left)
+        rule = "every label must belong to two embeddings; drop single ones or sample batches by labels"
+        support = full_rows(support, rule, left)
         return replace(support, left=1 / support.mu) if self.normalized else support
 
 
 @dataclass(frozen=True, repr=False)
 class Blocks(Target):
-    """T = I + α·1(D_i = D_j, i ≠ j) + β·1(D_i ≠ D_j, i ≠ j) (sec:ptgt), where "i = j" means one sample."""
+    """T = I + α·1(D_i = D_j, i ≠ j) + β·1(D_i ≠ D_j, i ≠ j), where D is the domain (Section 3.4, sec:ptgt).
+
+    Reads `ids` and `domains`; "i = j" means two views of one sample.
+
+    Args:
+        alpha: α ≥ 0, the weight of pairs within a domain.
+        beta: β ≥ 0, the weight of pairs across domains.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.method("gca-ince", target=gcalign.Blocks(alpha=0.5))
+        >>> criterion.plan(torch.eye(3), torch.eye(3), domains=[0, 0, 1]).target.dense()[0]
+        tensor([1.0000, 0.5000, 0.0000])
+    """
 
     alpha: float
     beta: float = 0.0
@@ -82,8 +125,18 @@ class Blocks(Target):
 
 @dataclass(frozen=True, repr=False)
 class Hierarchy(Target):
-    """T_ij is the weight of the deepest level that i and j share: `weights` from the coarsest level to the finest
-    (labels [B, levels], class within superclass), then `identity` for two views of one sample."""
+    """T_ij is the weight of the finest level that i and j share. Reads `ids` and `labels` [B, levels].
+
+    Args:
+        weights: the weight of each level, coarsest first, e.g. (superclass, class).
+        identity: the weight of two views of one sample.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.method("gca-ince", target=gcalign.Hierarchy((0.1, 0.5)))
+        >>> criterion(torch.eye(3), torch.eye(3), labels=torch.tensor([[0, 0], [0, 1], [1, 2]])).shape
+        torch.Size([])
+    """
 
     weights: tuple[float, ...]
     identity: float = 1.0
@@ -127,8 +180,7 @@ def _grouped(
     dtype: torch.dtype,
     same_sample: float | None = None,
 ) -> Any:
-    """T of these nested groups; `same_sample` is its value for two views of one sample, and an embedding has none with
-    itself."""
+    """T of nested groups. `same_sample` is the value for two views of one sample; the joint diagonal is 0."""
     n, m = sides.shape
     like = sides.rows.features.new_zeros((), dtype=dtype)
     i = torch.arange(n, device=like.device)
@@ -159,7 +211,20 @@ def _grouped(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Soft(Target):
-    """T as you give it: a dense [n, m] matrix or a sparse tensor, with non-negative entries and no empty row."""
+    """T as a matrix, dense or sparse. `criterion(z1, z2, target=matrix)` wraps it for you.
+
+    Args:
+        matrix: [n, m], non-negative, without an empty row.
+
+    Raises:
+        ValueError: if it is not such a matrix, or requires a gradient.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.method("gca-ince", target=gcalign.Soft(0.9 * torch.eye(3) + 0.1 / 3))
+        >>> criterion(torch.eye(3), torch.eye(3)).shape
+        torch.Size([])
+    """
 
     matrix: Tensor
     reads: ClassVar[frozenset[str]] = frozenset()
@@ -168,7 +233,7 @@ class Soft(Target):
         matrix = self.matrix
         if not isinstance(matrix, Tensor) or matrix.dim() != 2:
             shape = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
-            raise ValueError(f"target={shape} must be a matrix [n, m]; dense or sparse tensors will do")
+            raise ValueError(f"target={shape} must be a matrix [n, m]; pass a dense or sparse tensor")
         refuse_bad_weights(matrix if matrix.layout == torch.strided else matrix.to_sparse_coo().coalesce().values())
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
@@ -184,7 +249,7 @@ class Soft(Target):
             support = Full(matrix)
             itself = matrix.diagonal() if sides.joint else matrix.new_zeros(1)
         else:
-            matrix = matrix.to_sparse_coo().coalesce()  # sorted by row, as Pairs wants it
+            matrix = matrix.to_sparse_coo().coalesce()  # sorted by row, as Pairs requires
             (i, j), weight = matrix.indices(), matrix.values()
             support = Pairs(i[weight > 0], j[weight > 0], weight[weight > 0], sides.shape)
             itself = weight[j == i] if sides.joint else weight.new_zeros(1)
@@ -193,20 +258,27 @@ class Soft(Target):
                 "target pairs an embedding with itself, which the joint layout forbids; "
                 "set its diagonal to 0 or use layout='cross'"
             )
-        return _full_rows(support, "give every row a positive entry, or drop the row from the batch")
+        return full_rows(support, "give every row a positive entry, or drop the row from the batch")
 
 
 @dataclass(frozen=True, repr=False)
 class Weighted(Target):
-    """Another target with each pair weighted: T_ij · √(w_i w_j), so a pair of weight w counts w (view quality).
+    """Another target with weighted samples: T_ij · √(w_i w_j). `criterion(z1, z2, weights=w)` does this to any target.
 
-    `criterion(z1, z2, weights=w)` does the same to any target.
+    Args:
+        base: the target whose pairs are weighted.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.method("gca-ince", target=gcalign.Weighted(gcalign.Identity()))
+        >>> criterion.plan(torch.eye(2), torch.eye(2), weights=[1.0, 3.0]).mu
+        tensor([1., 3.])
     """
 
     base: Target = Identity()
 
     @property
-    def reads(self) -> frozenset[str]:  # type: ignore[override]  # what the base reads, and the weights
+    def reads(self) -> frozenset[str]:  # type: ignore[override]  # a property here
         return self.base.reads | {"weights"}
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
@@ -215,31 +287,14 @@ class Weighted(Target):
             if seen(~(side > 0).all()) or seen(~torch.isfinite(side).all()):
                 worst = int(torch.where(torch.isfinite(side), side, -torch.inf).argmin())
                 raise ValueError(
-                    f"weights[{worst}]={float(side[worst]):g} must be > 0 and finite; drop a pair that must not count"
+                    f"weights[{worst}]={float(side[worst]):g} must be > 0 and finite; to ignore a sample, drop it"
                 )
         support = self.base.on(sides, dtype)
         return support.scaled(w.sqrt(), other.sqrt())
 
 
-@dataclass(frozen=True, repr=False)
-class Transposed(Target):
-    """Another target for exchanged sides: Tᵀ."""
-
-    base: Target
-
-    @property
-    def reads(self) -> frozenset[str]:  # type: ignore[override]  # what the base reads
-        return self.base.reads
-
-    def on(self, sides: Sides, dtype: torch.dtype) -> Support:
-        # in the joint layout both sides are everyone, and only T is transposed
-        support = self.base.on(sides if sides.joint else sides.exchanged(), dtype).transposed()
-        remedy = "both ways need a positive for every row and every column; leave out what has none"
-        return support if support.complete else _full_rows(support, remedy)
-
-
 def as_target(target: Target | Tensor) -> Target:
-    """A target as it is; a matrix as `Soft`."""
+    """Return a target unchanged; wrap a matrix in `Soft`."""
     if isinstance(target, Target):
         return target
     if isinstance(target, Tensor):
@@ -248,13 +303,14 @@ def as_target(target: Target | Tensor) -> Target:
 
 
 def _both(sides: Sides, what: str) -> tuple[Tensor, Tensor]:
-    found = [getattr(side, what) for side in (sides.rows, sides.columns)]
-    if any(value is None for value in found):
+    left, right = getattr(sides.rows, what), getattr(sides.columns, what)
+    if left is None or right is None:
         raise ValueError(f"this target reads {what}, and none were given; call criterion(z1, z2, {what}=...)")
-    return found[0], found[1]
+    return left, right
 
 
-def _full_rows(support: Kind, remedy: str, names: Tensor | None = None) -> Kind:
+def full_rows(support: Kind, remedy: str, names: Tensor | None = None) -> Kind:
+    """Return the support; raise if a row has no positive."""
     empty = support.mu == 0
     if seen(empty.any()):
         row = int(empty.nonzero()[0])

@@ -1,4 +1,4 @@
-"""The linear system of the implicit gradient, from products alone."""
+"""Conjugate gradients for the linear system of the implicit gradient."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 def conjugate_gradients(
     apply: Callable[[Tensor], Tensor], rhs: Tensor, weights: Tensor, null: Tensor | None
 ) -> Tensor | None:
-    """apply⁻¹ rhs for an operator symmetric and positive in the weighted inner product, but for a null vector.
+    """apply⁻¹ rhs for an operator that is symmetric and positive in the weighted inner product, except for `null`.
 
-    None where it is not found: no convergence, or an eigenvalue below 1e-3, since a plan converged to 1e-6 leaves its
-    scalings that much less exact.
+    Returns None if it does not converge, or if an eigenvalue is below 1e-3: the scalings of a plan that converged to
+    1e-6 are not exact enough then.
     """
 
     def project(v: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The batches of all ranks as one: what makes a loss over many processes the loss of their joined batch."""
+"""Join the batches of all ranks, so that the loss over many processes is the loss of the joined batch."""
 
 from __future__ import annotations
 
@@ -45,32 +45,34 @@ def group_name(gather: bool | dist.ProcessGroup) -> str:
 
 
 def exchange_headers(shard: Shard, sides: tuple[Side, Side] | None, device: torch.device) -> list[list[int]]:
-    """[rows of z1, rows of z2] of every rank, if all have batches that can be joined; None says mine is refused."""
+    """[rows of z1, rows of z2] of every rank; raises if batches cannot be joined. sides=None: this rank failed."""
     mine = [0] * (4 + 2 * len(_KNOWN))
     if sides is not None:
         first, second = sides
-        if torch.compiler.is_compiling():  # sizes cannot be read there; `gcalign::join` tests that all ranks have mine
+        if torch.compiler.is_compiling():  # sizes cannot be read; `gcalign::join` checks that they agree
             return [[len(first), len(second)]] * shard.world
         mine = [1, len(first), len(second), first.features.shape[1], *_kinds(first), *_kinds(second)]
     header = torch.tensor(mine, dtype=torch.long, device=device)
     headers = [torch.empty_like(header) for _ in range(shard.world)]
     with answering():
         dist.all_gather(headers, header, group=shard.group)
-    found = [h.tolist() for h in headers]
-    refused = [rank for rank, h in enumerate(found) if not h[0]]
+    rows = [h.tolist() for h in headers]
+    refused = [rank for rank, h in enumerate(rows) if not h[0]]
     if sides is not None and refused:
-        raise RuntimeError(f"rank {refused[0]} refused its batch, so there is none to join; its own error says why")
-    for rank, h in enumerate(found):
-        if sides is not None and h[3:] != found[0][3:]:
+        raise RuntimeError(
+            f"rank {refused[0]} refused its batch, so no batch can be joined; see the error of that rank"
+        )
+    for rank, h in enumerate(rows):
+        if sides is not None and h[3:] != rows[0][3:]:
             raise ValueError(
-                f"ranks 0 and {rank} have batches of different kinds (dimensions {found[0][3]} and {h[3]}, or other "
+                f"ranks 0 and {rank} have batches of different kinds (dimensions {rows[0][3]} and {h[3]}, or other "
                 "dtypes, or labels, domains, ids or weights on one of them only); give all ranks the same arguments"
             )
-    return [h[1:3] for h in found]
+    return [h[1:3] for h in rows]
 
 
 def _kinds(side: Side) -> list[int]:
-    """0 where something is not known, else a number for its dtype and dimensions."""
+    """A number for dtype and dimensions of each field; 0 if the field is None."""
     values = (getattr(side, name) for name in _KNOWN)
     return [0 if x is None else 100 * x.dim() + 1 + _DTYPES.index(x.dtype) for x in values]
 
@@ -79,11 +81,11 @@ _DTYPES = (torch.float32, torch.float64, torch.int64)
 
 
 def joined(shard: Shard, side: Side, sizes: list[int]) -> Side:
-    """A side's rows over all ranks, rank by rank; ranks may have different numbers of rows, also none.
+    """The rows of a side from all ranks, in the order of the ranks. A rank may have any number of rows, also 0.
 
-    The embeddings keep their gradient. What follows is computed by all ranks alike, its adjoint is whole on each, and
-    the backward pass takes this rank's rows, times the number of ranks: DDP's mean over ranks then gives every
-    parameter the gradient of one process with the joined batch.
+    The embeddings keep their gradient. All ranks compute the same loss from the joined batch, so each rank has the
+    whole adjoint. The backward pass takes this rank's rows, times the number of ranks. DDP averages over ranks, so
+    every parameter gets the gradient of one process with the joined batch.
     """
 
     known = {name: getattr(side, name) for name in _KNOWN}
@@ -102,7 +104,7 @@ _library.define("join(Tensor x, SymInt[] sizes, int rank, bool check, str group)
 
 
 def _join(x: Tensor, sizes: list[int], rank: int, check: bool, group: str) -> Tensor:
-    """Everyone's rows in the order of the ranks."""
+    """The rows of all ranks, in the order of the ranks."""
     shard = Shard(group)
     if check:
         mine = torch.tensor([len(x)], device=x.device)

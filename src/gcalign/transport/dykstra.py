@@ -1,7 +1,7 @@
-"""Any constraint set, dense, in mirror coordinates: the readable reference, outside the torch operator.
+"""Any constraint sets, on dense matrices in mirror coordinates, outside the torch operator (Eq. 48–50).
 
-Dykstra's algorithm keeps a multiplier for each set, gives it back before projecting again, and so reaches the proximal
-point on their intersection; without the multipliers, relaxed sets lead to another plan.
+Dykstra's algorithm stores a multiplier for each set and adds it back before it projects again. So it reaches the
+proximal point on the intersection. Without the multipliers, relaxed sets would give another plan.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Projected:
 def dykstra(
     y: Tensor, constraints: Sequence[Constraint], problem: Problem, *, iterations: int, tol: float
 ) -> Projected:
-    """argmin over P in every set of Σ h(P) + d_Γ(P ‖ K), from y = ∇Γ(K). Differentiable by plain autograd.
+    """argmin of Σ h(P) + d_Γ(P ‖ K) over P in all sets, starting from y = ∇Γ(K). Differentiable by plain autograd.
 
-    Stops when no multiplier moves the plan: Σ_k Σ |ΔU_k|·∂P/∂y ≤ tol·Σ|P|, which for a marginal is its error. Under
-    torch.compile, where nothing can be looked at, all iterations are done.
+    Stops when the multipliers no longer change the plan: Σ_k Σ |ΔU_k|·∂P/∂y ≤ tol·Σ|P|, which for a marginal is its
+    error. Under torch.compile, where values cannot be read, all iterations are done.
     """
     geometry = problem.geometry
     multipliers = [torch.zeros_like(problem.eps) for _ in constraints]
@@ -58,27 +58,27 @@ def dykstra(
 
 
 def projected(problem: Problem, iterations: int, tol: float) -> tuple[Tensor, Tensor, Tensor, Projected]:
-    """log P, log u and log v (0 where the geometry has none), and how they were reached."""
+    """log P, log u and log v (0 if the geometry has none), and the result of Dykstra's algorithm."""
     geometry, (n, m) = problem.geometry, problem.kernel.shape
     log_k = problem.kernel.rows(0, n)
     constraints = problem.constraints
-    if not isinstance(geometry, Entropic):  # there a projection gives mass to what had none
+    if not isinstance(geometry, Entropic):  # there a projection can give mass to a forbidden pair
         constraints = (*constraints, _Forbidden(log_k.detach() == -torch.inf))
     y = geometry.from_log(log_k)
-    found = dykstra(y, constraints, problem, iterations=iterations, tol=tol)
+    result = dykstra(y, constraints, problem, iterations=iterations, tol=tol)
     a, b = y.new_zeros(n), y.new_zeros(m)
     if isinstance(geometry, Entropic):
-        for constraint, multiplier in zip(constraints, found.multipliers, strict=True):
+        for constraint, multiplier in zip(constraints, result.multipliers, strict=True):
             if isinstance(constraint, Rows):
                 a = a - multiplier.squeeze(1)
             elif isinstance(constraint, Columns):
                 b = b - multiplier.squeeze(0)
-    return geometry.log_plan(found.y), a, b, found
+    return geometry.log_plan(result.y), a, b, result
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class _Forbidden(Constraint):
-    """P = 0 where the kernel is 0, for geometries in which that does not follow."""
+    """P = 0 where the kernel is 0. In the entropic geometry this always holds."""
 
     where: Tensor  # [n, m]
 

@@ -1,6 +1,6 @@
-"""The gradient where each step has its own frame: in logarithms, for any kernel and any penalty.
+"""The implicit and truncated gradients in log space, for any kernel and any penalty.
 
-*Implicit* differentiates the fixed point, *truncated* reverses the recorded iterations.
+*Implicit* differentiates the fixed point. *Truncated* differentiates the recorded iterations in reverse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gcalign.transport.logarithmic import Scalings
 from gcalign.transport.operators.blocked import Blocked
 from gcalign.transport.problem import Problem
 
-REVERSED = 8  # iterations between two looks at whether the adjoint has become rounding
+REVERSED = 8  # iterations between two tests of whether the adjoint is negligible
 
 
 def in_logarithms(
@@ -30,16 +30,16 @@ def in_logarithms(
     a: Tensor | None,
     b: Tensor | None,
 ) -> tuple[Parts, Tensor | None]:
-    """What ∂L/∂log K is made of besides the target, and ∂L/∂ε through the steps.
+    """The terms of ∂L/∂log K other than the target's, and ∂L/∂ε through the steps.
 
-    rho and sigma are the adjoints of the logarithms of row and column sums, a and b those of the scalings; None for a
-    and b is the envelope.
+    rho and sigma are the adjoints of the logarithms of row and column sums, a and b those of the scalings. If a and b
+    are None, the gradient is the envelope's.
     """
     parts, eps_grad = Parts(), None
     log_kv, log_ktu = s.log_rows - s.a, None
     if s.log_columns is not None:
         log_ktu = s.log_columns - s.b
-    elif sigma is not None:  # only the divergence asks for these sums
+    elif sigma is not None:  # only the divergence needs these sums
         log_ktu = operator.log_rmatvec(s.a)
     if a is not None and b is not None:
         if rho is not None:
@@ -54,8 +54,8 @@ def in_logarithms(
         else:
             if not len(s.rows):
                 warnings.warn(
-                    "the linear system of gradient='implicit' was not solved, and its iterations were not kept; the "
-                    "gradient lacks what reaches it through the scalings: use gradient='truncated'",
+                    "the linear system of gradient='implicit' was not solved, and its iterations were not stored; the "
+                    "gradient through the scalings is missing: use gradient='truncated'",
                     stacklevel=2,
                 )
             eps_grad = _truncated(operator, problem, s, a, b, parts)
@@ -67,7 +67,7 @@ def in_logarithms(
 
 
 class Parts:
-    """A sum of K ∘ (e^α x ⊗ e^β y): what a gradient is made of besides the support."""
+    """A sum of terms K ∘ (e^α x ⊗ e^β y) of a gradient."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
@@ -80,7 +80,7 @@ class Parts:
         self._parts.append((alpha, one_n if x is None else x, beta, one_m if y is None else y))
 
     def on(self, operator: Blocked, s: Scalings) -> tuple[Tensor, Tensor] | None:
-        """left [n, k] and right [m, k] with K̂ ∘ (left rightᵀ) the sum; None where no K̂ serves all parts."""
+        """left [n, k] and right [m, k], so that the sum is K̂ ∘ (left rightᵀ); None if no K̂ fits all terms."""
         if not self._parts:
             return None
         alpha, x, beta, y = (torch.stack(vectors, 1) for vectors in zip(*self._parts, strict=True))
@@ -88,7 +88,7 @@ class Parts:
         return None if frame is None else (frame[0] * x, frame[1] * y)
 
     def block(self, start: int, stop: int, log_k: Tensor) -> Tensor:
-        """The sum in some rows, each part by itself."""
+        """The sum in rows start:stop, term by term."""
         total = torch.zeros_like(log_k)
         for alpha, x, beta, y in self._parts:
             total += (log_k + alpha[start:stop, None] + beta).exp() * x[start:stop, None] * y
@@ -114,9 +114,9 @@ def _implicit(
 
         δ = −τ₁ (a + column softmax · η)        η = −τ₂ (b + row softmaxᵀ · δ)
 
-    which are the system of the mathematics page with x = −δ/R, y = −η/S, free of divisions by sums that may vanish.
-    None where the plan is so near a permutation that its fixed point does not say what the scalings are: they were
-    left where the iterations stopped, and only those can be differentiated.
+    This form has no division by sums that may be 0. The result is None if the plan is so close to a permutation that
+    the fixed point does not determine the scalings. They then depend on where the iterations stopped, and only the
+    iterations can be differentiated.
     """
     rows, columns, eps = problem.rows, problem.columns, problem.eps
     delta, eta = torch.zeros_like(s.a), torch.zeros_like(s.b)
@@ -140,7 +140,7 @@ def _implicit(
     sums = (log_columns - log_columns.max()).exp()
     # the Schur complement is symmetric for the inner product with weights 1/(τ₂ S)
     weights = torch.where(tau_2 > 0, (log_columns.min() - log_columns).exp() / tau_2, 0)
-    # a balanced plan has a gauge: S is a null vector, and the right side is orthogonal to it
+    # (c·u, v/c) is the same balanced plan: S is a null vector, and the right-hand side is orthogonal to it
     null = sums if bool((tau_1 == 1).all() & (tau_2 == 1).all()) else None
     right = -tau_2 * (b - by_rows.rmatvec(tau_1 * a))
     solution = conjugate_gradients(schur, right, weights, null)
@@ -154,14 +154,14 @@ def _implicit(
 
 
 def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: Tensor, parts: Parts) -> Tensor:
-    """Reverse the recorded iterations: adds to `parts` what they give ∂L/∂E, and returns ∂L/∂ε through the steps.
+    """Differentiate the recorded iterations in reverse: add their terms of ∂L/∂log K to `parts`, return ∂L/∂ε.
 
-    A column step sends its adjoint through the column softmax e^{E + a_t ⊖ log(Kᵀu_t)}, a row step through the row
-    softmax: each is K times a rank-one matrix, so the record is vectors, and a reversed iteration is one pass.
+    The derivative of a column step is the column softmax e^{log K + a_t ⊖ log(Kᵀu_t)}, that of a row step the row
+    softmax. Each is K times a rank-one matrix, so the record holds only vectors, and an iteration costs one pass.
     """
     rows, columns, eps = problem.rows, problem.columns, problem.eps
     eps_grad = torch.zeros_like(eps)
-    # iterations forget: once the adjoint is rounding, so is all that earlier ones would add
+    # the adjoint decays: once it is negligible, so are the terms of all earlier iterations
     negligible = 8 * torch.finfo(eps.dtype).eps * (a.abs().sum() + b.abs().sum())
     for k in range(min(s.iterations, len(s.rows)) - 1, -1, -1):
         (log_kv, a_then), (b_before, log_ktu) = s.rows[k], s.columns[k]
@@ -173,7 +173,7 @@ def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: T
         if rows is None:
             break
         by_rows = Scaled(operator, -log_kv, b_before)
-        if eta is not None and k == 0:  # nothing comes before
+        if eta is not None and k == 0:  # the first iteration
             a = a + Scaled(operator, a_then, -log_ktu).matvec(eta)
         elif eta is not None:
             tau = -_step_adjoint(rows, log_kv, eps, torch.ones_like(a))[0]
@@ -192,7 +192,7 @@ def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: T
 
 @dataclass(frozen=True)
 class Scaled:
-    """diag(eᵃ) K diag(eᵇ) as a linear map; its entries must be at most about 1, as a plan's."""
+    """diag(eᵃ) K diag(eᵇ) as a linear map; its entries must be at most about 1, as those of a plan."""
 
     operator: Blocked
     a: Tensor  # [n]
@@ -200,7 +200,7 @@ class Scaled:
 
     def _frame(self) -> tuple[Tensor, Tensor]:
         frame = self.operator.frame(self.a, self.b, self.a, self.b)
-        assert frame is not None  # from a, b themselves nothing is out of range
+        assert frame is not None  # a and b themselves are always in range
         return frame
 
     def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
@@ -218,7 +218,7 @@ class Scaled:
         return right * self.operator.summed(w)[0]
 
     def then(self, back: Scaled, x: Tensor, factor: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """y = self·x [n], and back ᵀ·(factor ∘ (y + plus)) [m]: in one pass if one K̂ serves both."""
+        """y = self·x [n], and backᵀ·(factor ∘ (y + plus)) [m]; in one pass if one K̂ fits both."""
         frame = self.operator.frame(torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1), self.a, self.b)
         if frame is None:
             y = self.matvec(x)

@@ -1,6 +1,6 @@
-"""Sinkhorn's iterations in logarithms, for any kernel and any penalty: a = log u, b = log v.
+"""Sinkhorn's iterations in log space, for any kernel and any penalty: a = log u, b = log v (Eq. 23, eq:uvupdatesapp).
 
-`accelerated` reaches the same fixed point in fewer passes. `unrolled` is for autograd to follow.
+`accelerated` reaches the same fixed point in fewer iterations. `unrolled` can be differentiated by autograd.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from gcalign.transport.operators.reference import Reference
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.support import Pairs, Support
 
-LEAP = 300  # the most accelerated iterations
+LEAP = 300  # maximum of accelerated iterations
 
 
 class Scalings(NamedTuple):
-    """log u and log v with log(K v) and log(Kᵀ u) at them, how they were reached, and the record of the iterations.
+    """log u and log v, the logarithms of the plan's sums, and a record of the iterations.
 
-    A record is what the reverse pass needs of each iteration t: (K v_{t−1}, u_t) for the rows, (v_{t−1}, Kᵀ u_t) for
-    the columns; one more entry has the end. It is in K̂'s frame where `linear`, and in logarithms where not.
+    The record holds what the reverse pass needs of each iteration t: (K v_{t−1}, u_t) for the rows, (v_{t−1}, Kᵀ u_t)
+    for the columns. One more entry holds the final values. If `linear`, it is in the frame of K̂, else in log space.
     """
 
     a: Tensor  # [n]
     b: Tensor  # [m]
     log_rows: Tensor  # [n]  log P1
-    log_columns: Tensor | None  # [m]  log Pᵀ1 before the last column step; None where columns are free
+    log_columns: Tensor | None  # [m]  log Pᵀ1 before the last column step; None without a column constraint
     iterations: int
     converged: bool
     rows: Tensor  # [iterations + 1, 2, n]
     columns: Tensor  # [iterations + 1, 2, m]
     linear: bool
-    on_pairs: Tensor | None = None  # [k]  log P on the target's pairs, where it is at hand
+    on_pairs: Tensor | None = None  # [k]  log P on the target's pairs, if it was computed
 
 
 def one_side(operator: Blocked, problem: Problem) -> Scalings:
-    """One step meets one side for good; where both are free, P is K."""
+    """One constrained side needs one step; without constraints, P = K."""
     (n, m), rows, columns, eps = operator.shape, problem.rows, problem.columns, problem.eps
     zero = operator.like.new_zeros(max(n, m))
     a, b = zero[:n], zero[:m].clone()
@@ -59,7 +59,7 @@ def one_side(operator: Blocked, problem: Problem) -> Scalings:
 
 
 def logarithmic(operator: Blocked, problem: Problem, options: Options, slots: int) -> Scalings:
-    """Scale rows, then columns, and test for convergence after each iteration."""
+    """Scale rows, then columns, with a test for convergence after each iteration."""
     rows, columns, eps = problem.rows, problem.columns, problem.eps
     assert rows is not None
     assert columns is not None
@@ -84,7 +84,7 @@ def logarithmic(operator: Blocked, problem: Problem, options: Options, slots: in
 def accelerated(
     operator: Blocked, problem: Problem, options: Options, tau: tuple[float | None, float | None]
 ) -> Scalings:
-    """The fixed point in fewer passes; `converged` says whether it was reached."""
+    """The fixed point in fewer iterations; `converged` is whether it was reached."""
     rows, columns, eps, target = problem.rows, problem.columns, problem.eps, problem.target
     assert rows is not None
     assert columns is not None
@@ -106,14 +106,14 @@ def accelerated(
 
 
 def _overlap(target: Support | None, log_k: Tensor, a: Tensor, b: Tensor) -> Tensor:  # [m]
-    """Σ_i P_ij² / (μ_i ν_j) over the pairs: near 1 where a column is nearly all one entry."""
+    """Σ_i P_ij² / (μ_i ν_j) over the pairs: near 1 if a column has nearly all its mass in one entry."""
     assert isinstance(target, Pairs)
     p = (log_k + target.along_rows(a) + target.along_columns(b)).exp()
     return target.sum_columns(p.square() / target.along_rows(target.mu)) / target.nu
 
 
 class _Stop:
-    """Whether iterations may stop: the columns of (a, b) move by less than `tol`, relative to ‖P − T‖₁ or the mass."""
+    """Whether to stop: the column sums change by less than `tol`, relative to ‖P − T‖₁ or the mass."""
 
     def __init__(self, operator: Blocked | None, target: Support | None, tol: float, patience: int) -> None:
         self.operator, self.target, self.tol, self.patience = operator, target, tol, patience
@@ -137,7 +137,7 @@ class _Stop:
         self._mark = self.error if self._stalled == 0 else self._mark
         if not self.error < math.inf:
             return False
-        # logarithms are rounded in their last digit: an error of that size that no longer falls is all there is
+        # the second condition: an error of the size of rounding that no longer falls cannot be reduced
         return self.error <= enough or (self._stalled >= self.patience and self.error <= total * self._rounding(a, b))
 
     def _rounding(self, a: Tensor, b: Tensor) -> float:
@@ -148,9 +148,9 @@ class _Stop:
 
 
 def unrolled(kernel: Reference, problem: Problem, options: Options) -> tuple[Tensor, Tensor, Tensor, Tensor, int, bool]:
-    """a, b, log(K v), log(Kᵀ u), iterations and convergence, in log space for autograd to follow.
+    """a, b, log(K v), log(Kᵀ u), iterations and convergence, computed so that autograd can differentiate them.
 
-    Under torch.compile, where nothing can be looked at, all iterations are done.
+    Under torch.compile, where values cannot be read, all iterations are done.
     """
     rows, columns, eps, (n, m) = problem.rows, problem.columns, problem.eps, problem.kernel.shape
     zero = torch.zeros_like(eps)

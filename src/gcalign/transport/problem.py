@@ -1,4 +1,4 @@
-"""The problem of one batch, how it is solved, and what torch is told about both."""
+"""The problem of one batch, the options of its solution, and the form that the torch operator uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gcalign.transport.operators.sources import Source
 from gcalign.transport.support import Pairs, Support, seen
 
 MODES = ("auto", "envelope", "implicit", "truncated", "unrolled")
-LONG = 20  # from so many iterations on, a plan is solved to convergence, accelerated
+LONG = 20  # with at least so many iterations, a plan is solved to convergence, with acceleration
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,11 @@ class Options:
         if isinstance(self.block, str):
             one_of("block", self.block, ("auto",))
         elif self.block is not None:
-            count("block", self.block, "rows of the kernel held at once; None stores it whole, 'auto' if there is room")
+            count(
+                "block",
+                self.block,
+                "rows of the kernel held at once; None stores it whole, 'auto' if it fits in memory",
+            )
         if self.cache is not None:
             one_of("cache", self.cache, ("half",))
         object.__setattr__(self, "long", self.iterations >= LONG and self.tol > 0)
@@ -48,24 +52,41 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """argmin over P in B of h(P) + d_Γ(P ‖ K), and the target it is compared with (eq:mainobj), for one batch.
+    """The problem of one batch: argmin_{P ∈ B} h(P) + d_Γ(P ‖ K), and its target (Eq. 8, eq:mainobj).
 
-    A constraint of your own may read `geometry`, `eps`, `target` and `sides`.
+    A `Constraint` of your own gets it in `multiplier` and can read `geometry`, `eps`, `target` and `sides`. A
+    criterion makes it with `Problem.of`.
+
+    Args:
+        kernel: log K.
+        constraints: B and h.
+        geometry: d_Γ.
+        eps: ε of the geometry, as a tensor.
+        target: P_tgt; None for a plan without a target.
+        sides: the embeddings of rows and columns, with their ids, labels and domains.
+
+    Example:
+        >>> import torch, gcalign
+        >>> problem = gcalign.method("gca-ince", eps=0.5).problem(torch.eye(3), torch.eye(3), {})
+        >>> problem.geometry, problem.eps, problem.target.mu
+        (Entropic(), tensor(0.5000), tensor([1., 1., 1.]))
     """
 
     kernel: Source
     constraints: tuple[Constraint, ...]
     geometry: Geometry
-    eps: Tensor  # []  the geometry's, as a tensor
+    eps: Tensor  # []  ε of the geometry, as a tensor
     target: Support | None = None
     rows: Marginal | None = None
     columns: Marginal | None = None
-    feasible: bool = True  # whether the target has the marginals asked for
-    only_marginals: bool = True  # whether scaling vectors suffice: rows and columns, once each, entropic
+    feasible: bool = True  # whether the target has the required marginals
+    only_marginals: bool = (
+        True  # whether the plan is diag(u) K diag(v): entropic, with at most one Rows and one Columns
+    )
     sides: Sides | None = None
-    eps_value: float = math.nan  # ε as a number, where it is one
-    shard: Shard | None = None  # which rows are this rank's to compute
-    start: Tensor | None = None  # [m]  log v to begin with
+    eps_value: float = math.nan  # ε as a number; NaN if it is a tensor
+    shard: Shard | None = None  # the rows that this rank computes
+    start: Tensor | None = None  # [m]  initial log v
 
     @staticmethod
     def of(
@@ -76,7 +97,7 @@ class Problem:
         target: Support | None = None,
         **more: Any,
     ) -> Problem:
-        """With its marginals; raises where a constraint cannot hold."""
+        """The problem with its marginals; raises if a constraint cannot hold."""
         rows, columns, feasible, follows, kinds = None, None, True, True, []
         for constraint in constraints:
             kinds.append(type(constraint))
@@ -95,7 +116,7 @@ class Problem:
         return Problem(kernel, constraints, geometry, eps, target, rows, columns, feasible, plain, **more)
 
     def masses(self) -> tuple[Tensor, Tensor]:
-        """μ and ν, asked for or, where a side is free, what the target has there."""
+        """μ and ν: of the constraints or, for a side without one, of the target."""
         n, m = self.kernel.shape
         target, uniform = self.target, self.eps.new_full
         mu = uniform((n,), 1.0) if target is None else target.mu
@@ -107,13 +128,13 @@ def _same_total(rows: Marginal, columns: Marginal) -> None:
     mu, nu = float(rows.mass.sum()), float(columns.mass.sum())
     if isinstance(rows.penalty, Hard) and isinstance(columns.penalty, Hard) and abs(mu - nu) > 1e-5 * mu:
         raise ValueError(
-            f"rows must sum to {mu:g} in all and columns to {nu:g}, and no plan does both; "
+            f"rows must sum to {mu:g} in total and columns to {nu:g}, which no plan can satisfy; "
             "give masses with one total, or relax one side with a penalty"
         )
 
 
 def as_constraints(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
-    """A tuple of constraints, if that is what it is."""
+    """The constraints as a tuple; raises if it holds anything else."""
     remedy = "try constraints=(gcalign.Rows(), gcalign.Columns())"
     if not isinstance(constraints, (tuple, list)):
         raise TypeError(f"constraints={constraints!r} must be a tuple; {remedy}")
@@ -134,43 +155,44 @@ class Choice(NamedTuple):
 
 
 def choose(options: Options, *, constrained: int, converged: bool, dual: bool, feasible: bool) -> Choice:
-    """The cheapest exact mode for row and column marginals, or the one asked for if it would be exact.
+    """The cheapest exact mode for row and column marginals, or the requested one if it is exact.
 
-    `constrained` is how many sides are; `dual` whether the divergence is a Fenchel–Young loss, whose gradient is P − T.
+    `constrained` is the number of constrained sides. `dual` is whether the divergence is a Fenchel–Young loss, whose
+    gradient is P − T.
     """
     requested, enveloped = options.gradient, dual and feasible
     if requested == "unrolled":
-        return Choice("unrolled", "asked for: autograd through every iteration")
+        return Choice("unrolled", "requested: autograd through every iteration")
     if not constrained:
-        return Choice("envelope", "nothing is solved: P = K, so log K is all there is to differentiate")
+        return Choice("envelope", "there are no constraints: P = K, so only log K is differentiated")
     if requested == "envelope" and not enveloped:
         why = "the divergence has no dual form here" if not dual else "the target's marginals are not the plan's"
         raise ValueError(f"gradient='envelope' would be wrong: {why}; use 'implicit' or 'auto'")
     if requested == "auto":
         if not converged:
-            return Choice("truncated", "the plan has not converged, so its iterations are reversed one by one")
+            return Choice("truncated", "the plan has not converged, so its iterations are differentiated one by one")
         if enveloped:
             return Choice("envelope", "the plan has converged and the target has its marginals, so ∂L/∂log K = P − T")
         why = "the divergence is not KL" if not dual else "the target does not have the plan's marginals"
         if constrained == 2 and not options.long:
-            return Choice("truncated", f"{why}, and the few iterations are reversed one by one")
+            return Choice("truncated", f"{why}, so the few iterations are differentiated one by one")
         return Choice(
             "implicit",
-            f"the plan has converged and {why}, so its fixed point is differentiated (where that is nearly singular, "
-            "its iterations)",
+            f"the plan has converged and {why}, so its fixed point is differentiated (if that is nearly singular, "
+            "its iterations are)",
         )
     return Choice(
-        requested, "asked for" if converged or requested == "truncated" else "asked for, on a plan not converged"
+        requested, "requested" if converged or requested == "truncated" else "requested, but the plan has not converged"
     )
 
 
-# --- what torch is told ---------------------------------------------------------------------------------------
+# --- the form of a criterion ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Form:
-    """What is the same for every batch of a criterion. A torch operator takes tensors, numbers and strings, so a form
-    has a name by which the operator finds it."""
+    """The part of a problem that is the same for every batch of a criterion. A torch operator takes only tensors,
+    numbers and strings, so it looks up the form by a name."""
 
     rows: Penalty | None
     columns: Penalty | None
@@ -180,8 +202,8 @@ class Form:
     reads_entries: bool = False
     needs_columns: bool = False
     dual: bool = False
-    plan_only: bool = False  # nothing is read but the plan
-    group: str = ""  # of processes
+    plan_only: bool = False  # only the plan is needed, no loss
+    group: str = ""  # name of the process group
 
 
 _NAMES: dict[Any, str] = {}
@@ -189,10 +211,10 @@ FORMS: dict[str, Form] = {}
 
 
 def name_of(form: Form) -> str:
-    """The name of a form; equal forms have one name."""
+    """The name of a form; equal forms have the same name."""
     try:
         name = _NAMES.setdefault(form, f"form {len(FORMS)}")
-    except TypeError:  # a penalty of the user's that cannot be hashed
+    except TypeError:  # a user's penalty that cannot be hashed
         name = f"form {len(FORMS)}"
     FORMS.setdefault(name, form)
     return name
@@ -209,7 +231,7 @@ class Power:
 
 
 def statistics_of(form: Form, target: Support) -> tuple[Any, ...]:
-    """The divergence's row statistics and, where T is no list of pairs, log Σ_j T_ij P_ij^q for its powers."""
+    """Row statistics of the divergence and, if T is not a list of pairs, log Σ_j T_ij P_ij^q for its powers."""
     if isinstance(target, Pairs) or not form.powers:
         return form.statistics
     return (*form.statistics, *(Power(q) for q in form.powers))

@@ -1,5 +1,4 @@
-"""A target plan T as pairs, as groups, or as a matrix: what solvers and divergences may ask of it, with its rows made
-only when they are wanted."""
+"""A target plan T, stored as pairs, as groups or as a matrix. Dense rows are made only when they are needed."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from torch import Tensor
 
 
 class Support(ABC):
-    """A non-negative matrix T [n, m] with no empty row."""
+    """Base class of target plans: a non-negative matrix T [n, m] without an empty row (P_tgt in Eq. 8, eq:mainobj)."""
 
     shape: tuple[int, int]
-    complete: bool = False  # known, without looking, to have mass in every column
-    ordinary: bool = False  # known, without looking, to have marginals that are neither huge nor tiny
+    complete: bool = False  # True: known to have mass in every column
+    ordinary: bool = False  # True: known to have marginals that are neither huge nor tiny
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> Tensor:  # [stop − start, m]
@@ -58,12 +57,28 @@ class Support(ABC):
         """A tensor of the dtype and device of T."""
 
     def dense(self) -> Tensor:  # [n, m]
+        """T as a matrix."""
         return self.rows(0, self.shape[0])
 
 
 @dataclass(frozen=True)
 class Pairs(Support):
-    """T as a list (i, j, weight), sorted by i. Arrays "on the pairs" are [k]."""
+    """A target plan as a list of k pairs (i, j, weight), sorted by i. Values "on the pairs" are vectors [k].
+
+    Args:
+        i: row of each pair [k], in ascending order.
+        j: column of each pair [k].
+        weight: T_ij of each pair [k].
+        shape: (n, m).
+        complete, ordinary: known properties of T; see `Support`.
+        shift: set if n = m and row i has the one pair (i, (i + shift) modulo n); indices are then not read.
+        unit: whether every weight is known to be 1.
+
+    Example:
+        >>> import torch, gcalign
+        >>> gcalign.Pairs(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.ones(2), (2, 2)).rows(0, 1)
+        tensor([[0., 1.]])
+    """
 
     i: Tensor  # [k]
     j: Tensor  # [k]
@@ -71,8 +86,8 @@ class Pairs(Support):
     shape: tuple[int, int]
     complete: bool = False
     ordinary: bool = False
-    shift: int | None = None  # where it is known that n = m and j = i + shift modulo n, each row once: no index needed
-    unit: bool = False  # where it is known that every weight is 1
+    shift: int | None = None
+    unit: bool = False
 
     @property
     def _like(self) -> Tensor:
@@ -123,7 +138,7 @@ class Pairs(Support):
         return self.sum_rows(values if self.unit else self.weight * values)
 
     def distance(self, p: Tensor, mass: Tensor) -> Tensor:  # [k], [] -> []
-        """‖P − T‖₁ of a plan with entries p on the pairs and that mass; everything off the pairs is mass."""
+        """‖P − T‖₁ of a plan with this mass and the entries p on the pairs."""
         return (self.weight - p).abs_().sum() + (mass - p.sum()).clamp_(min=0)
 
     def along_rows(self, x: Tensor) -> Tensor:
@@ -163,10 +178,8 @@ def _times(factor: Tensor, x: Tensor) -> Tensor:  # [k], [k] or [k, d]
 
 @dataclass(frozen=True)
 class Groups(Support):
-    """T of few levels, T_ij = left_i right_j (base + Σ_l level_l where i and j share group l + what `pairs` adds).
-
-    Groups are nested, coarse ones first. Products cost O(n + m), and rows are made from the codes.
-    """
+    """T of nested groups, coarse ones first; a product costs O(n + m):
+    T_ij = left_i right_j (base + Σ level_l over the groups l that i and j share + pairs_ij)."""
 
     row_codes: Tensor  # [L, n]  as `shared_codes` gives them
     column_codes: Tensor  # [L, m]
@@ -186,7 +199,7 @@ class Groups(Support):
         block = self.levels[0].expand(stop - start, self.shape[1])
         for g, h, level in self._each():
             block = block + level * (g[start:stop, None] == h)
-        # added last, so that what cancels does so exactly
+        # added last, so that cancellation is exact
         return (block + self.pairs.rows(start, stop)) * self.left[start:stop, None] * self.right
 
     def _each(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -200,7 +213,7 @@ class Groups(Support):
         return _times(self.left, total)
 
     def on_pairs(self) -> Tensor:
-        """What the groups alone say on the pairs."""
+        """T on the pairs, from the groups alone."""
         value = self.levels[0].expand(len(self.pairs.i))
         for g, h, level in self._each():
             value = value + level * (g[self.pairs.i] == h[self.pairs.j])
@@ -231,21 +244,23 @@ class Groups(Support):
         )  # fmt: skip
 
 
-def shared_codes(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:  # [n], [m] -> [n], [m]
-    """Numbers below n + m that are equal where the values are; shapes and steps do not depend on the values."""
-    both = torch.cat([left, right])
-    codes = torch.searchsorted(both.sort().values, both)
-    return codes[: len(left)], codes[len(left) :]
-
-
 @dataclass(frozen=True)
 class Full(Support):
-    """T as a matrix."""
+    """A target plan as a matrix.
+
+    Args:
+        weight: T [n, m], non-negative, without an empty row.
+
+    Example:
+        >>> import torch, gcalign
+        >>> gcalign.Full(torch.ones(2, 3)).mu
+        tensor([3., 3.])
+    """
 
     weight: Tensor  # [n, m]
 
     @property
-    def shape(self) -> tuple[int, int]:  # type: ignore[override]  # the matrix has it already
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]  # a property here
         return self.weight.shape[0], self.weight.shape[1]
 
     @property
@@ -254,7 +269,7 @@ class Full(Support):
 
     @staticmethod
     def checked(matrix: Tensor, shape: tuple[int, int], like: Tensor) -> Full:
-        """A user's dense matrix, if it can be a target of that shape."""
+        """A target from a user's matrix; raise if it is not a valid one of this shape."""
         if not isinstance(matrix, Tensor) or tuple(matrix.shape) != shape:
             got = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"target of shape {got} must be {shape}, as log_k")
@@ -293,28 +308,13 @@ class Full(Support):
 
 
 def seen(flag: Tensor) -> bool:
-    """Whether a test on values comes out true; never under torch.compile, where there are no values to look at."""
+    """Whether a test on values is true; always False under torch.compile, where values cannot be read."""
     return not torch.compiler.is_compiling() and bool(flag)
 
 
 def refuse_bad_weights(values: Tensor) -> None:
-    """Targets are data: non-negative, finite, without gradient."""
+    """Raise unless the values of a target are non-negative, finite and without gradient."""
     if values.requires_grad:
         raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
     if seen(~torch.isfinite(values).all()) or seen((values < 0).any()):
         raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
-
-
-def join(left: Tensor, right: Tensor, distinct: bool) -> tuple[Tensor, Tensor]:
-    """Every (i, j) with left_i = right_j, sorted by i, and with `distinct` i ≠ j: never an n × m comparison."""
-    order = torch.argsort(right, stable=True)
-    ranked = right[order]
-    first, last = torch.searchsorted(ranked, left), torch.searchsorted(ranked, left, right=True)
-    many = last - first
-    i = torch.repeat_interleave(torch.arange(len(left), device=left.device), many)
-    within = torch.arange(len(i), device=left.device) - (many.cumsum(0) - many)[i]
-    j = order[first[i] + within]
-    if not distinct:
-        return i, j
-    other = j != i
-    return i[other], j[other]

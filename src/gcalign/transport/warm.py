@@ -1,4 +1,4 @@
-"""Warm starts: the column potentials stored for each sample id when it was last solved."""
+"""Warm starts: column potentials, stored for each sample id after a solve."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from gcalign.batch import Sides
 
-_MOST = 1 << 26  # ids: a table of numbers, one for each
+_MOST = 1 << 26  # size limit of the table, which has one number per id
 
 
 class Memory:
-    """log v by sample id. Nothing is recalled of a sample that was not seen, so other batches cannot mislead a solve.
+    """log v by sample id. A sample that was not seen before has no stored value.
 
-    It is no part of a `state_dict`: a plan solved to `tol` is the same wherever the iterations started.
+    It is not part of a `state_dict`: a plan solved to `tol` does not depend on the start of the iterations.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Memory:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """The other direction of a symmetric criterion has potentials of its own."""
+        """Use the potentials of the second direction of a `Symmetric` criterion."""
         self._exchanged = True
         try:
             yield
@@ -33,7 +33,7 @@ class Memory:
             self._exchanged = False
 
     def recall(self, sides: Sides, like: Tensor) -> Tensor | None:  # [m]
-        """log v of the columns; None where no column is known."""
+        """The stored log v of the columns; None if there is none. Unknown columns get the mean of the others."""
         b = torch.cat([self._known(view, ids, like) for view, ids in enumerate(_column_ids(sides))])
         known = torch.isfinite(b)
         if not bool(known.any()):
@@ -49,14 +49,14 @@ class Memory:
         return torch.where(inside, table[torch.where(inside, ids, 0)], torch.nan)
 
     def keep(self, sides: Sides, b: Tensor) -> None:  # [m]
-        """Store log v, centred: its constant belongs to the batch, not to the samples."""
+        """Store log v minus its mean, because its mean depends on the batch and not on the samples."""
         b = b.detach() - b.detach().mean()
         columns = _column_ids(sides)
         for view, (ids, part) in enumerate(zip(columns, b.split([len(x) for x in columns]), strict=True)):
             least, most = (int(x) for x in ids.aminmax())
             if least < 0 or most >= _MOST:
                 raise ValueError(
-                    f"warm_start=True keeps a number for each id, and ids range from {least} to {most}; they must lie "
+                    f"warm_start=True stores a number for each id, and ids range from {least} to {most}; they must lie "
                     f"in 0 … {_MOST - 1}: number the samples"
                 )
             table = self._tables.get((self._exchanged, view), b[:0]).to(b)
@@ -69,8 +69,8 @@ class Memory:
 
 
 def _column_ids(sides: Sides) -> list[Tensor]:
-    """The ids along the columns, those of each view by themselves."""
+    """The ids of the columns, as one tensor for each view."""
     ids = sides.columns.ids
     if ids is None:
-        raise ValueError("warm_start=True recalls each sample by its id, and there are none; pass ids=")
+        raise ValueError("warm_start=True needs the id of each sample, and there are none; pass ids=")
     return list(ids.chunk(2)) if sides.joint else [ids]

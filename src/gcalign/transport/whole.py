@@ -1,4 +1,4 @@
-"""Plans that are stored whole and followed by autograd: any constraint set, and `gradient="unrolled"`."""
+"""Plans that are stored whole and differentiated by autograd: any constraint set, and `gradient="unrolled"`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gcalign.transport.support import Pairs, Support
 
 
 def nothing(problem: Problem) -> Pairs:
-    """An empty list of pairs, for a plan that is compared with nothing."""
+    """An empty list of pairs, for a plan without a target."""
     none = torch.zeros(0, dtype=torch.long, device=problem.eps.device)
     return Pairs(none, none, problem.eps.new_zeros(0), problem.kernel.shape)
 
 
 def by_dykstra(problem: Problem, form: Form, mu: Tensor, nu: Tensor) -> Plan:
-    """Any constraint set, stored whole and followed by autograd."""
+    """A plan for any constraint set, by Dykstra's algorithm."""
     options = form.options
     if options.gradient not in ("auto", "unrolled"):
         raise ValueError(
@@ -28,14 +28,14 @@ def by_dykstra(problem: Problem, form: Form, mu: Tensor, nu: Tensor) -> Plan:
         )
     if isinstance(options.block, int) or options.cache is not None:
         raise ValueError(
-            f"block={options.block} streams row and column marginals, and {problem.constraints} needs the whole "
-            "matrix; leave block and cache out"
+            f"block={options.block} is for row and column marginals, but {problem.constraints} needs the whole "
+            "matrix; leave out block and cache"
         )
-    log_plan, a, b, found = projected(problem, options.iterations, options.tol)
+    log_plan, a, b, result = projected(problem, options.iterations, options.tol)
     target = nothing(problem) if problem.target is None else problem.target
     on_target, terms = read(log_plan, target, form)
     p = log_plan.exp()
-    progress = torch.tensor([found.iterations, found.converged])
+    progress = torch.tensor([result.iterations, result.converged])
     return Plan(
         problem.kernel, a, b, problem.eps, mu, nu, progress, target, problem.rows, problem.columns, p.sum(1).log(),
         p.sum(0).log(), on_target, terms, torch.zeros((), dtype=torch.bool, device=a.device), log_plan,
@@ -43,7 +43,7 @@ def by_dykstra(problem: Problem, form: Form, mu: Tensor, nu: Tensor) -> Plan:
 
 
 def by_autograd(problem: Problem, form: Form, mu: Tensor, nu: Tensor) -> Plan:
-    """Log-space iterations that autograd follows."""
+    """A plan by log-space iterations that autograd differentiates."""
     kernel, target = Reference(problem.kernel), problem.target
     assert target is not None
     a, b, log_kv, log_ktu, *progress = unrolled(kernel, problem, form.options)
@@ -55,7 +55,7 @@ def by_autograd(problem: Problem, form: Form, mu: Tensor, nu: Tensor) -> Plan:
 
 
 def read(log_plan: Tensor, target: Support, form: Form) -> tuple[Tensor, Tensor]:
-    """What a divergence reads of a plan that is there as a matrix: on the target, and row statistics."""
+    """The inputs of a divergence from a plan that is a matrix: log P on the target, and row statistics."""
     statistics = statistics_of(form, target)
     terms = log_plan.new_zeros(len(log_plan), 0)
     t = None if isinstance(target, Pairs) and not statistics else target.dense()

@@ -168,7 +168,21 @@ def weights_of(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int
 
 
 def load(run: str | Path) -> nn.Module:
-    """The trained encoder of a run, in eval mode: [B, C, H, W] normalised images → [B, features]."""
+    """Load the trained encoder of a run, in eval mode. `gcalign.load` is this function.
+
+    Args:
+        run: the folder of a finished run, as `gcalign train` makes it.
+
+    Returns:
+        A module: normalised images [B, C, H, W] → features [B, D].
+
+    Raises:
+        ValueError: if the folder is not a run, or the run is not finished.
+
+    Example:
+        >>> encoder = gcalign.load("runs/gca-uot-cifar10-1a2b3c4d5e")  # doctest: +SKIP
+        >>> features = encoder(images)  # doctest: +SKIP
+    """
     from gcalign.lab.models import encoder
 
     tensors, config, shape = weights_of(Run.at(run))

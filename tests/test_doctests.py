@@ -1,0 +1,77 @@
+"""Every example in a docstring runs, and every public name has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import gcalign
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+WITHOUT_EXAMPLE = {
+    "Geometry": "abstract; Entropic and Euclidean have examples",
+    "Support": "abstract; Pairs and Full have examples",
+    "load": "needs a trained run; tests/test_use.py loads one",
+}
+
+
+def library_modules() -> list[str]:
+    found = [module.name for module in pkgutil.walk_packages(gcalign.__path__, "gcalign.") if ".lab" not in module.name]
+    return [*found, "gcalign.lab.training.runs"]
+
+
+def public_objects() -> dict[str, object]:
+    """Classes and functions by the name under which a user finds them; a submodule counts by its functions."""
+    objects = {name: getattr(gcalign, name) for name in (*gcalign.__all__, "load")}
+    for name, module in [item for item in objects.items() if inspect.ismodule(item[1])]:
+        del objects[name]
+        functions = inspect.getmembers(module, inspect.isfunction)
+        objects |= {
+            f"{name}.{key}": f for key, f in functions if f.__module__ == module.__name__ and not key.startswith("_")
+        }
+    return objects
+
+
+PUBLIC = public_objects()
+
+
+@pytest.mark.parametrize("name", library_modules())
+def test_examples_run_and_print_what_they_show(name, monkeypatch):
+    monkeypatch.setattr(gcalign.methods, "_REGISTRY", dict(gcalign.methods._REGISTRY))  # an example registers a method
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    report: list[str] = []
+    for example in doctest.DocTestFinder().find(importlib.import_module(name)):
+        runner.run(example, out=report.append)
+    assert runner.failures == 0, "".join(report)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_says_what_it_does_and_shows_it(name):
+    text = vars(PUBLIC[name]).get("__doc__") if inspect.isclass(PUBLIC[name]) else PUBLIC[name].__doc__
+    assert text, f"{name} has no docstring of its own"
+    summary = text.partition("\n\n")[0]
+    assert summary.rstrip().endswith("."), f"the docstring of {name} must start with a sentence"
+    examples = [e for e in doctest.DocTestParser().get_examples(text) if doctest.SKIP not in e.options]
+    assert bool(examples) != (name in WITHOUT_EXAMPLE), f"{name} must have an example or a reason in this file"
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isfunction(PUBLIC[name])])
+def test_a_public_function_describes_its_arguments(name):
+    text = PUBLIC[name].__doc__
+    section = text.partition("Args:\n")[2].partition("\n\n")[0] if "Args:" in text else text
+    for argument in inspect.signature(PUBLIC[name]).parameters:
+        assert argument in section, f"{name} does not describe {argument}"
+
+
+def test_a_public_property_or_method_of_a_plan_says_what_it_is():
+    members = [(key, value) for key, value in vars(gcalign.Plan).items() if not key.startswith("_")]
+    described = [
+        key for key, value in members if callable(value) or hasattr(value, "func") or isinstance(value, property)
+    ]
+    assert len(described) > 20
+    for key in described:
+        assert getattr(vars(gcalign.Plan)[key], "__doc__", None), f"Plan.{key} has no docstring"
