@@ -222,7 +222,6 @@ def test_cifar10c_is_read_by_severity(tmp_path):
 
 
 def test_cifar10c_is_made_where_it_is_not_on_disk(cifar, monkeypatch):
-    pytest.importorskip("gcalign.lab.data.corruptions")
     options = {"root": cifar, "corruption": "brightness", "severity": 5}
     made = load("cifar10c", "test", **options)
     clean = load("cifar10", "test", root=cifar)
@@ -241,7 +240,6 @@ def test_cifar10c_is_made_where_it_is_not_on_disk(cifar, monkeypatch):
 
 
 def test_scenes_are_made_on_the_spot():
-    pytest.importorskip("gcalign.lab.data.scenes")
     images = load("scenes", "test", limit=12)
     assert images.name == "scenes"
     assert len(images) == 12
@@ -464,7 +462,6 @@ def test_fashion_mnist_and_cifar10c_tell_of_their_other_sources(tmp_path, offlin
     monkeypatch.setattr("gcalign.lab.data.files.DEBIAN", tmp_path / "none")
     with pytest.raises(ValueError, match=r"as no root= was given.*apt install dataset-fashion-mnist"):
         load("fashion-mnist", "train")
-    pytest.importorskip("gcalign.lab.data.corruptions")
     with pytest.raises(ValueError, match=r"unpack CIFAR-10-C.tar .*<root>/fog.npy"):
         load("cifar10c", "test", root=tmp_path, corruption="fog", severity=1)
 

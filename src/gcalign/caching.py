@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gcalign.errors import count
 
@@ -87,7 +86,7 @@ class _Side:
     def __init__(self, name: str, encoder: Encoder, view: Any, chunk: int) -> None:
         self.name, self.encoder, self.chunk = name, encoder, chunk
         self.module = _module(encoder)
-        self.inputs, self.tree = tree_flatten(view)
+        self.view, self.inputs = view, _leaves(view)
         self.size = _size(name, self.inputs)
         self.synchronised = _synchronised(self.module)
 
@@ -99,7 +98,7 @@ class _Side:
 
     def encode(self, k: int) -> Tensor:
         rows = self.rows(k)
-        z = self.encoder(tree_unflatten([x[rows] for x in self.inputs], self.tree))
+        z = self.encoder(_mapped(self.view, lambda x: x[rows]))
         if not isinstance(z, Tensor) or not z.dim() or len(z) != rows.stop - rows.start:
             raise ValueError(
                 f"the encoder of {self.name} returns {_named(z)} for {rows.stop - rows.start} samples; it must return "
@@ -162,6 +161,24 @@ class _State:
         torch.set_rng_state(self._cpu)
         for module, state, device in self._devices:
             module.set_rng_state(state, *device)
+
+
+def _mapped(view: Any, f: Callable[[Any], Any]) -> Any:
+    """The same dicts, tuples and lists with f of everything in them."""
+    if isinstance(view, dict):
+        return type(view)((key, _mapped(value, f)) for key, value in view.items())
+    if isinstance(view, tuple) and hasattr(view, "_fields"):
+        return type(view)(*(_mapped(value, f) for value in view))
+    if isinstance(view, (tuple, list)):
+        return type(view)(_mapped(value, f) for value in view)
+    return f(view)
+
+
+def _leaves(view: Any) -> list[Any]:
+    """Everything in dicts, tuples and lists, in their order."""
+    found: list[Any] = []
+    _mapped(view, found.append)
+    return found
 
 
 def _synchronised(module: nn.Module) -> list[nn.Module]:

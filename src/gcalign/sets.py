@@ -104,6 +104,13 @@ class BlockSums(Constraint):
             raise ValueError(f"mass={self.mass.tolist()} must be a matrix of positive sums, row groups × column groups")
 
     def _groups(self, problem: Problem, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """The number of each row's and each column's group, found once for a problem."""
+        if self not in problem.memo:
+            problem.memo[self] = self._numbered(problem, shape)
+        found: tuple[Tensor, Tensor] = problem.memo[self]
+        return found
+
+    def _numbered(self, problem: Problem, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
         sides = problem.sides
         domains = (None, None) if sides is None else (sides.rows.domains, sides.columns.domains)
         codes = []

@@ -11,7 +11,7 @@ is one skinny matrix product at the end. `implicit` has what is done in logarith
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +24,7 @@ from gcalign.transport.problem import LONG, Form, Problem, statistics_of
 from gcalign.transport.sinkhorn import exponents
 from gcalign.transport.support import Pairs, Support
 
-
-class Adjoints(NamedTuple):
-    """∂L/∂ of each output of `outputs`; None where the loss has no use for one."""
-
-    on_target: Tensor | None
-    log_rows: Tensor | None
-    log_columns: Tensor | None
-    terms: Tensor | None
-    a: Tensor | None
-    b: Tensor | None
+Adjoints = tuple[Tensor | None, ...]  # ∂L/∂ of each output of `outputs`; None where the loss has no use for one
 
 
 def outputs(operator: Blocked, problem: Problem, form: Form, s: Scalings) -> tuple[Tensor, ...]:
@@ -182,9 +173,9 @@ def _linear(
         tau_1, tau_2 = exponents(problem, problem.eps_value)
         minus_k, minus_w = None, None
         if rows is not None and tau_1 is not None:
-            minus_k = -s.rows[:done, 0] if tau_1 == 1 else s.rows[:done, 0] * (-1 / tau_1)
+            minus_k = (-s.rows[:done, 0] if tau_1 == 1 else s.rows[:done, 0] * (-1 / tau_1)).unbind()
         if columns is not None and tau_2 is not None:
-            minus_w = -s.columns[:done, 1] if tau_2 == 1 else s.columns[:done, 1] * (-1 / tau_2)
+            minus_w = (-s.columns[:done, 1] if tau_2 == 1 else s.columns[:done, 1] * (-1 / tau_2)).unbind()
         least = 8 * torch.finfo(a.dtype).eps * (a.abs().sum() + b.abs().sum()) if done >= LONG else None
         outer: Tensor | None = a  # the adjoint that u has from outside: of the last iteration's alone
         for t in range(done - 1, -1, -1):
@@ -216,13 +207,19 @@ def _reversed_row_step(
     if y is None:
         assert outer is not None
         return outer / minus_k, None
-    delta, back = torch.empty_like(z) if operator.shard is None else torch.zeros_like(z), None
+    one, back, delta = operator.spans == [(0, len(z))], None, torch.zeros_like(z)
     for first, last, k in operator.made or operator.blocks():
-        mine = slice(first, last)
-        through = torch.mv(k, y).mul_(z[mine]) if outer is None else torch.addcmul(outer[mine], torch.mv(k, y), z[mine])
-        torch.div(through, minus_k[mine], out=delta[mine])
+        z_block, minus, more = z, minus_k, outer
+        if not one:  # views cost as much as a small product
+            z_block, minus, more = z[first:last], minus_k[first:last], None if outer is None else outer[first:last]
+        through = torch.mv(k, y)
+        part = (through.mul_(z_block) if more is None else torch.addcmul(more, through, z_block)).div_(minus)
+        if one:
+            delta = part
+        else:
+            delta[first:last] = part
         if need:
-            back = torch.mv(k.T, delta[mine]) if back is None else back.addmv_(k.T, delta[mine])
+            back = torch.mv(k.T, part) if back is None else back.addmv_(k.T, part)
     if need and operator.shard is not None:
         back = operator.summed(torch.zeros_like(y) if back is None else back)[0]
     return delta, back
@@ -259,7 +256,8 @@ def _pullback(
     for tensor, want in zip(source.tensors, wanted, strict=True):
         grads.append(torch.zeros_like(tensor) if want else None)
     dense = on_target if on_target is not None and on_target.dim() == 2 else None
-    if left is not None and right is not None and left.shape[1] == 1 and dense is None and extra is None:
+    one = left is not None and left.shape[1] == 1 and dense is None and extra is None and isinstance(source, Inner)
+    if one and left is not None and right is not None:
         _pull_rank_one(operator, left, right, grads)
     elif left is not None or dense is not None or extra is not None:
         _pull_blocks(operator, left, right, dense, extra, grads)
@@ -276,9 +274,7 @@ def _pullback(
 def _pull_rank_one(operator: Blocked, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
     """W = diag(left) K̂ diag(right) is never made: its products with the factors are products with K̂."""
     source = operator.source
-    if not isinstance(source, Inner):
-        _pull_blocks(operator, left, right, None, None, grads)
-        return
+    assert isinstance(source, Inner)
     phi, psi, r, c = grads
     ahead = right * source.psi if phi is not None else None
     for start, stop, k in operator.made or operator.blocks():

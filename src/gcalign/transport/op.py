@@ -17,7 +17,7 @@ from torch import Tensor
 from gcalign.constraints import Marginal
 from gcalign.geometry import Entropic
 from gcalign.plan import Plan
-from gcalign.transport.gradients import Adjoints, backward, outputs
+from gcalign.transport.gradients import backward, outputs
 from gcalign.transport.logarithmic import Scalings
 from gcalign.transport.operators.blocked import Blocked, State, Stored
 from gcalign.transport.operators.choice import block_rows
@@ -261,7 +261,7 @@ def _solve_backward(*args: Any) -> tuple[Tensor, ...]:
             a, b, log_rows, log_columns if form.columns is not None else None, iterations, bool(converged),
             rows if recorded else rows[:0], columns if recorded else columns[:0], bool(linear),
         )  # fmt: skip
-        eps_grad, grads = backward(operator, problem, form, found, MODES[mode], Adjoints(*args[:6]), wanted[1:])
+        eps_grad, grads = backward(operator, problem, form, found, MODES[mode], args[:6], wanted[1:])
         found_grads = []
         for k in range(4):  # an operator gives tensors, so one without entries stands for none
             grad = grads[k] if k < len(grads) else None

@@ -87,6 +87,7 @@ class Problem:
     eps_value: float = math.nan  # ε as a number; NaN if it is a tensor
     shard: Shard | None = None  # the rows that this rank computes
     start: Tensor | None = None  # [m]  initial log v
+    memo: dict[Any, Any] = field(default_factory=dict)  # what a constraint computes once
 
     @staticmethod
     def of(

@@ -95,19 +95,22 @@ def plain(
     torch.exp(c.expand(m), out=xs[0])
     inner = operator.source.on_pairs(target) if isinstance(target, Pairs) else None
     done, converged, check = 0, False, min(FIRST_CHECK, options.iterations) if options.tol > 0 else 0
+    one = operator.spans == [(0, n)]
     while done < options.iterations and not converged:
         k = done % slots
         x, w, kx, z = xs[k], ws[k], kxs[k], zs[k]
         done += 1
         after = xs[done % slots]
         for first, last, block in operator.made or operator.blocks():
-            mine = slice(first, last)
-            torch.mv(block, x, out=kx[mine])
-            _step(top_r[mine] if len(top_r) > 1 else top_r, kx[mine], tau_1, z[mine])
+            kx_block, z_block, top = kx, z, top_r
+            if not one:  # views cost as much as a small product
+                kx_block, z_block, top = kx[first:last], z[first:last], top_r[first:last]
+            torch.mv(block, x, out=kx_block)
+            _step(top, kx_block, tau_1, z_block)
             if first == operator.first:
-                torch.mv(block.T, z[mine], out=w)
+                torch.mv(block.T, z_block, out=w)
             else:
-                w.addmv_(block.T, z[mine])
+                w.addmv_(block.T, z_block)
         if operator.shard is not None:
             w.copy_(operator.summed(w)[0])
         _step(top_c, w, tau_2, after)
