@@ -54,6 +54,7 @@ def test_compiled_is_eager_in_every_mode(name, options):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize("name", ["ince", "gca-ince", "gca-uot"])
 def test_compiled_to_machine_code_is_eager(name):
     torch._dynamo.reset()
