@@ -473,6 +473,19 @@ def test_a_divergence_of_one_s_own_gets_its_gradient(divergence, marginals, sett
     assert_gradients_agree(lambda **mode: Alignment(Cosine(0.5), MARGINALS[marginals], divergence, **settings, **mode))
 
 
+class Plain(Divergence):
+    """A user's own that is no dataclass."""
+
+    def per_row(self, plan):
+        return -plan.cross
+
+
+def test_a_divergence_that_is_no_dataclass_prints_and_works():
+    criterion = Alignment(Cosine(0.5), (Rows(),), Plain())
+    assert "Plain()" in repr(criterion)
+    assert torch.allclose(criterion(*views()), gcalign.method("ince")(*views()))
+
+
 class Bilinear(Kernel):
     """C = −xᵀWy."""
 

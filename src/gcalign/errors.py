@@ -60,8 +60,10 @@ class Terse:
     """A dataclass that prints as the call that makes it, without the defaults."""
 
     def __repr__(self) -> str:
-        shown = []
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # only dataclasses inherit from this
+        shown: list[str] = []
+        if not dataclasses.is_dataclass(self):  # a user's own
+            return f"{type(self).__name__}()"
+        for field in dataclasses.fields(self):
             if not field.init:
                 continue
             value: Any = getattr(self, field.name)
