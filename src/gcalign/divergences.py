@@ -237,7 +237,7 @@ def _off_log(log_p: Tensor, t: Tensor) -> Tensor:
 
 
 def _positives(log_p: Tensor, t: Tensor) -> Tensor:
-    return (t > 0).sum(1).to(log_p.dtype) + 0 * log_p[:, 0].detach().clamp(min=0)
+    return (t > 0).sum(1).to(log_p.dtype)
 
 
 @dataclass(frozen=True, repr=False)
