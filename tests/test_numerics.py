@@ -489,11 +489,12 @@ def test_a_change_of_what_the_backward_pass_reads_is_refused(divergence, changed
 def test_second_derivatives_are_refused_with_the_remedy(name, create_graph_by):
     z1, z2 = views(4, dtype=torch.float64)
     loss = gcalign.method(name)(z1, z2, **known(name, 4))
+    twice = {
+        "grad": lambda: torch.autograd.grad(loss, z1, create_graph=True),
+        "backward": lambda: loss.backward(create_graph=True),
+    }
     with pytest.raises(RuntimeError, match="gradient='auto' has no second derivative; use gradient='unrolled'"):
-        if create_graph_by == "grad":
-            torch.autograd.grad(loss, z1, create_graph=True)
-        else:
-            loss.backward(create_graph=True)
+        twice[create_graph_by]()
 
 
 @every_method

@@ -177,7 +177,7 @@ class Alignment(Objective):
                     "unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps"
                 )
             sides = sum(side is not None for side in (problem.rows, problem.columns))
-            about = {"constrained": sides, "dual": self._form().dual, "feasible": problem.feasible}
+            about: dict[str, Any] = {"constrained": sides, "dual": self._form().dual, "feasible": problem.feasible}
             if self.options.gradient == "envelope":  # refused without solving where it would be wrong
                 choose(self.options, converged=True, **about)
             plan = self._solved(problem)

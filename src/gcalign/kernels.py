@@ -254,8 +254,8 @@ def _norms(z: Tensor) -> Tensor:  # [n, 1]
         largest = torch.where(largest > 0, largest, 1)
         squared = (z / largest).square().sum(1, keepdim=True)
         norm = torch.where(squared > 0, squared, 1).sqrt() * largest
-    norm = norm.masked_fill(norm < info.tiny / info.eps, 1)
-    return norm.masked_fill(norm == math.inf, math.nan)
+    norm.masked_fill_(norm < info.tiny / info.eps, 1)
+    return norm.nan_to_num_(nan=math.nan, posinf=math.nan)
 
 
 class _Normalize(torch.autograd.Function):
