@@ -117,6 +117,7 @@ class Alignment(Objective):
             d.needs_columns,
             dual,
             group=self.group,
+            check_finite=self.check_finite,
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
