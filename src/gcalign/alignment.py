@@ -22,7 +22,7 @@ from gcalign.targets import Identity, Target, Weighted, as_target
 from gcalign.transport import op
 from gcalign.transport.distributed import exchange_headers, group_name, joined, shard, warn_alone
 from gcalign.transport.operators.sources import Given, Inner, Source, without_itself
-from gcalign.transport.problem import Choice, Form, Options, Problem, as_constraints, choose, name_of
+from gcalign.transport.problem import MODES, Choice, Form, Options, Problem, as_constraints, choose, name_of
 from gcalign.transport.support import Full, Groups
 from gcalign.transport.warm import Memory
 
@@ -169,18 +169,23 @@ class Alignment(Objective):
         self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None
     ) -> Choice:
         """Which gradient mode runs on such a batch, and why."""
-        with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
+        z1, z2 = (z.detach().requires_grad_() if isinstance(z, Tensor) else z for z in (z1, z2))  # as in training
+        with torch.enable_grad(), torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
             problem = self.problem(z1, z2, known, target, gather=False)
             if not problem.only_marginals:
                 return Choice(
                     "unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps"
                 )
             sides = sum(side is not None for side in (problem.rows, problem.columns))
-            dual = self._form().dual
+            about: dict[str, Any] = {"constrained": sides, "dual": self._form().dual, "feasible": problem.feasible}
             if self.options.gradient == "envelope":  # refused without solving where it would be wrong
-                choose(self.options, constrained=sides, converged=True, dual=dual, feasible=problem.feasible)
-            converged = self._solved(problem).converged
-        return choose(self.options, constrained=sides, converged=converged, dual=dual, feasible=problem.feasible)
+                choose(self.options, converged=True, **about)
+            plan = self._solved(problem)
+        choice = choose(self.options, converged=plan.converged, **about)
+        if choice.mode == "implicit" and MODES[int(plan.progress[2])] == "truncated":
+            few = "the plan needs one step, which is" if sides == 1 else "the plain iterations are stored and"
+            return Choice("truncated", f"{few} differentiated in reverse")
+        return choice
 
     def problem(
         self,

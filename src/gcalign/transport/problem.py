@@ -49,6 +49,12 @@ class Options:
             one_of("cache", self.cache, ("half",))
         object.__setattr__(self, "long", self.iterations >= LONG and self.tol > 0)
 
+    def most_change(self, tau: tuple[float | None, float | None]) -> float:
+        """By how much log v may still change in any column of a converged plan. A step shrinks distances by τ₁τ₂, so v
+        is then within √tol of its fixed point. A sum over columns does not show this: small masses count little."""
+        rate = 1.0 if tau[0] is None or tau[1] is None else tau[0] * tau[1]
+        return float(self.tol**0.5 * (1 - rate if rate < 1 else 1))
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
