@@ -1,4 +1,4 @@
-"""The objective as a criterion: min_θ d_M(P_tgt ‖ P_θ), P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj)."""
+"""The criterion: min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj)."""
 
 from __future__ import annotations
 
