@@ -22,7 +22,7 @@ from gcalign.targets import Identity, Target, Weighted, as_target
 from gcalign.transport import op
 from gcalign.transport.distributed import exchange_headers, group_name, joined, shard, warn_alone
 from gcalign.transport.operators.sources import Given, Inner, Source, without_itself
-from gcalign.transport.problem import MODES, Choice, Form, Options, Problem, as_constraints, choose, name_of
+from gcalign.transport.problem import Choice, Form, Options, Problem, as_constraints, choose, name_of
 from gcalign.transport.support import Full, Groups
 from gcalign.transport.warm import Memory
 
@@ -183,9 +183,9 @@ class Alignment(Objective):
                 choose(self.options, converged=True, **about)
             plan = self._solved(problem)
         choice = choose(self.options, converged=plan.converged, **about)
-        if choice.mode == "implicit" and MODES[int(plan.progress[2])] == "truncated":
-            few = "the plan needs one step, which is" if sides == 1 else "the plain iterations are stored and"
-            return Choice("truncated", f"{few} differentiated in reverse")
+        if choice.mode == "implicit" and plan.progress[4]:  # after plain scalings
+            how = "in one step" if sides == 1 else "by reversing its stored iterations, which is exact as well"
+            return Choice("implicit", f"{choice.reason}; {how}")
         return choice
 
     def problem(
