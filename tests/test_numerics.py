@@ -510,3 +510,75 @@ def test_the_backward_pass_can_run_twice(name):
     loss = gcalign.method(name)(z1, z2, **known(name, 5))
     first = torch.autograd.grad(loss, (z1, z2), retain_graph=True)
     assert all(map(torch.equal, torch.autograd.grad(loss, (z1, z2)), first))
+
+
+# --- extremes that once gave NaN or a false "converged" ---------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("value", [torch.inf, torch.nan], ids=["Inf", "NaN"])
+def test_unchecked_bad_rows_give_nan_and_a_scaler_skips_the_step(name, value):
+    torch.manual_seed(0)
+    encoder = torch.nn.Linear(6, 5)
+    before = encoder.weight.detach().clone()
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    criterion = gcalign.method(name, check_finite=False)
+    for bad, moves in ((True, False), (False, True)):
+        z1, z2 = encoder(torch.randn(8, 6)), encoder(torch.randn(8, 6))
+        if bad:
+            z1 = torch.cat([z1[:1] * value, z1[1:]])
+        loss = criterion(z1, z2, **known(name, 8))
+        assert torch.isfinite(loss).item() is not bad
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(encoder.weight, before) is not moves
+    assert scaler.get_scale() == 4.0  # halved once
+
+
+@pytest.mark.parametrize("name", ["ince", "gca-ince", "gca-uot", "gca-rince", "simclr"])
+@pytest.mark.parametrize("least", [1e-23, 1e-30, 1e-37])
+def test_tiny_weights_have_finite_gradients(name, least):
+    z1, z2 = views(8, dtype=torch.float32)
+    weights = torch.ones(8).index_fill(0, torch.tensor(2), least)
+    loss, gradients = differentiate(gcalign.method(name), z1, z2, weights=weights)
+    assert torch.isfinite(torch.as_tensor(loss))
+    assert all(torch.isfinite(g).all() for g in gradients)
+
+
+@every_method
+@pytest.mark.parametrize("norm", [1e-36, 1e-40, 1e-42, 1e-45])
+def test_rows_too_short_for_a_direction_have_finite_gradients(name, norm):
+    z1, z2 = views(8, dtype=torch.float32)
+    z1 = (z1 / z1.norm(dim=1, keepdim=True)).detach()
+    z1[3] *= norm
+    loss, gradients = differentiate(gcalign.method(name), z1.requires_grad_(), z2, **known(name, 8))
+    assert torch.isfinite(torch.as_tensor(loss))
+    assert all(torch.isfinite(g).all() for g in gradients)
+
+
+@pytest.mark.parametrize(
+    ("seed", "n", "dim", "eps", "relax"),
+    [(58, 8, 5, 0.0161, (0.05, 1)), (50, 12, 2, 0.0123, (0.2, 0.2)), (3, 16, 8, 0.0075, (0.2, 0.2))],
+)
+def test_converged_holds_for_rows_of_small_weight(seed, n, dim, eps, relax):
+    """The sum over columns is relative to the whole mass; a row of a thousandth of the weight must converge too."""
+    g = torch.Generator().manual_seed(seed)
+    z1 = torch.randn(n, dim, generator=g, dtype=torch.float64)
+    z2 = z1 + torch.randn(n, dim, generator=g, dtype=torch.float64)
+    low, high = math.log(1e-3), math.log(950)
+    weights = torch.exp(torch.rand(n, generator=g, dtype=torch.float64) * (high - low) + low)
+    criterion = gcalign.method("gca-uot", eps=eps, relax=relax, iterations=1000)
+    plan = criterion.plan(z1.float(), z2.float(), weights=weights.float())
+    long = gcalign.method("gca-uot", eps=eps, relax=relax, iterations=20_000, tol=1e-10, gradient="truncated")
+    exact = long.plan(z1, z2, weights=weights)
+    assert plan.converged
+    assert exact.converged
+    assert (plan.log_v.double() - exact.log_v).abs().max() < 3e-3
+    found, expected = (
+        c(*z, weights=w).item()
+        for c, z, w in ((criterion, (z1.float(), z2.float()), weights.float()), (long, (z1, z2), weights))
+    )
+    assert found == pytest.approx(expected, rel=2e-3, abs=2e-3 * weights.mean().item())

@@ -1,4 +1,4 @@
-"""The objective: min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (eq:mainobj), as a criterion."""
+"""The objective: min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj), as a criterion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Alignment(Objective):
-    """min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (eq:mainobj), as a criterion.
+    """min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj), as a criterion.
 
     It prints as its composition. See `Objective` for what a call takes.
 
@@ -117,6 +117,7 @@ class Alignment(Objective):
             d.needs_columns,
             dual,
             group=self.group,
+            check_finite=self.check_finite,
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:

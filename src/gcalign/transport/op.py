@@ -24,7 +24,7 @@ from gcalign.transport.operators.choice import block_rows
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Given, Inner
 from gcalign.transport.operators.streamed import Cached, Streamed
-from gcalign.transport.problem import FORMS, MODES, Form, Problem, choose, statistics_of
+from gcalign.transport.problem import FORMS, MODES, Form, Problem, choose, refuse_bad_input, statistics_of
 from gcalign.transport.sinkhorn import exponents, scalings
 from gcalign.transport.support import Full, Groups, Pairs, Support
 from gcalign.transport.whole import by_autograd, by_dykstra, nothing
@@ -110,6 +110,7 @@ def _flat(problem: Problem, target: Support, form: Form) -> tuple[Any, ...]:
         [
             kind, shift, block, int(unit), int(kernel.exclude_self), int(target.ordinary), int(wanted),
             int(problem.feasible), int(problem.shard is not None), int(eps.requires_grad),
+            int(form.check_finite and torch.compiler.is_compiling()),  # in eager code the criterion looks at its loss
         ],
     )  # fmt: skip
 
@@ -122,12 +123,13 @@ class _Call(NamedTuple):
     block: int
     wanted: bool
     eps_wanted: bool
+    checked: bool
 
     @staticmethod
     def of(args: tuple[Any, ...]) -> _Call:
         phi, psi, r, c, eps, mu, nu, weight, i, j = args[:10]
         numbers, counts, name = args[16:]
-        kind, shift, block, unit, exclude_self, ordinary, wanted, feasible, sharded, eps_wanted = counts
+        kind, shift, block, unit, exclude_self, ordinary, wanted, feasible, sharded, eps_wanted, checked = counts
         if name not in FORMS:
             raise RuntimeError(f"{name!r} is not known in this process; a program needs the criterion that made it")
         form = FORMS[name]
@@ -159,7 +161,7 @@ class _Call(NamedTuple):
             shard=Shard(form.group) if sharded else None,
             start=args[15],
         )
-        return _Call(problem, form, block, bool(wanted), bool(eps_wanted))
+        return _Call(problem, form, block, bool(wanted), bool(eps_wanted), bool(checked))
 
     @property
     def slots(self) -> int:
@@ -216,8 +218,11 @@ def _solve(*args: Any) -> tuple[Tensor, ...]:
         state = operator.state if call.wanted else State(new(0, 0), new(n), new(m), raw=True)
         recorded = call.slots > 0 and len(found.rows) == call.slots
         flags = (found.iterations, found.converged, MODES.index(mode), state.raw, found.linear, recorded)
+        vectors = outputs(operator, problem, form, found)
+        if call.checked and not math.isfinite(vectors[0].sum() + vectors[1].sum()):
+            refuse_bad_input(problem)
         return (
-            *outputs(operator, problem, form, found),
+            *vectors,
             state.alpha,
             state.beta,
             state.kept,
