@@ -26,7 +26,7 @@ STOREYS = [
     ("alignment",),
     ("symmetric",),
     ("methods",),
-    ("functional", "caching"),
+    ("functional", "caching", "interop"),
     ("public",),
     ("__init__",),
     ("lab",),

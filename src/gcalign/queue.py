@@ -115,8 +115,8 @@ def beside(
     balanced = any(isinstance(c, Columns) for c in constraints)
     if balanced and queue.in_batch is False:
         raise ValueError(
-            "in_batch=False leaves one entry in each column of the batch, which a constraint on the columns then fixes, "
-            "so that nothing is left to learn; leave in_batch out, or use a method that constrains rows only, as 'ince'"
+            "in_batch=False leaves one entry in each column of the batch, and a constraint on the columns then fixes "
+            "it; leave in_batch out, or use a method that constrains rows only, such as 'ince'"
         )
     wide, allowed = _widened(target, len(keys)), None
     if not balanced and not queue.in_batch:
