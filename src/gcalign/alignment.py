@@ -16,14 +16,14 @@ from gcalign.divergences import Divergence
 from gcalign.errors import one_of
 from gcalign.geometry import Entropic, Geometry
 from gcalign.kernels import Kernel, as_kernel
-from gcalign.objective import Objective
+from gcalign.objective import Objective, refuse_loss, refuse_unread
 from gcalign.plan import Plan
 from gcalign.queue import Queue, beside
 from gcalign.targets import Identity, Labels, Target, Weighted, as_target
 from gcalign.transport import op
 from gcalign.transport.distributed import exchange_headers, group_name, joined, shard, warn_alone
 from gcalign.transport.operators.sources import Given, Inner, Source, without_itself
-from gcalign.transport.problem import Choice, Form, Options, Problem, as_constraints, choose, name_of
+from gcalign.transport.problem import MODES, Choice, Form, Options, Problem, as_constraints, choose, name_of
 from gcalign.transport.support import Full, Groups
 from gcalign.transport.warm import Memory
 
@@ -118,6 +118,7 @@ class Alignment(Objective):
             d.needs_columns,
             dual,
             group=self.group,
+            check_finite=self.check_finite,
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -149,7 +150,7 @@ class Alignment(Objective):
         if self.check_finite and not torch.compiler.is_compiling():
             total = loss if self.reduction == "mean" else loss.detach().sum()
             if not math.isfinite(total.item()):  # one number tells
-                self._refuse(loss, z1, z1 if z2 is None else z2)
+                refuse_loss(self, loss, z1, z1 if z2 is None else z2)
         return loss  # d_M(P_tgt ‖ P_θ)
 
     @torch.no_grad()
@@ -181,18 +182,24 @@ class Alignment(Objective):
         **known: PerSide | None,
     ) -> Choice:
         """Which gradient mode runs on such a batch, and why."""
-        with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
+        z1 = z1.detach().requires_grad_() if isinstance(z1, Tensor) else z1  # as in training
+        z2 = z2.detach().requires_grad_() if isinstance(z2, Tensor) else z2
+        with torch.enable_grad(), torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
             problem = self.problem(z1, z2, known, target, False, queue)
             if not problem.only_marginals:
                 return Choice(
                     "unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps"
                 )
             sides = sum(side is not None for side in (problem.rows, problem.columns))
-            dual = self._form().dual
+            about: dict[str, Any] = {"constrained": sides, "dual": self._form().dual, "feasible": problem.feasible}
             if self.options.gradient == "envelope":  # refused without solving where it would be wrong
-                choose(self.options, constrained=sides, converged=True, dual=dual, feasible=problem.feasible)
-            converged = self._solved(problem).converged
-        return choose(self.options, constrained=sides, converged=converged, dual=dual, feasible=problem.feasible)
+                choose(self.options, converged=True, **about)
+            plan = self._solved(problem)
+        choice = choose(self.options, converged=plan.converged, **about)
+        if choice.mode == "implicit" and MODES[int(plan.progress[2])] == "truncated":
+            few = "the plan needs one step, which is" if sides == 1 else "the plain iterations are stored and"
+            return Choice("truncated", f"{few} differentiated in reverse")
+        return choice
 
     def problem(
         self,
@@ -230,7 +237,7 @@ class Alignment(Objective):
         if isinstance(support, Groups) and self.divergence.reads_entries:
             support = Full(support.dense())
         if queue is not None:
-            sides, support, constraints, allowed = beside(queue, sides, support, constraints)
+            sides, support, constraints, allowed = beside(queue, sides, support, constraints, self.options.long)
         start = None if self.memory is None else self.memory.recall(sides, eps)
         return Problem.of(
             self._source(sides, allowed),
@@ -257,7 +264,7 @@ class Alignment(Objective):
         if known.get("weights") is not None and "weights" not in chosen.reads:
             chosen = Weighted(chosen)
         if target is None and (known.get("labels") is not None or known.get("domains") is not None):
-            self._refuse_unread(known, chosen)
+            refuse_unread(known, chosen, self.constraints)
         return chosen
 
     def _source(self, sides: Sides, allowed: Tensor | None = None) -> Source:
@@ -277,27 +284,6 @@ class Alignment(Objective):
             assert problem.sides is not None
             self.memory.keep(problem.sides, plan.log_v)
         return plan
-
-    def _refuse(self, loss: Tensor, z1: Tensor, z2: Tensor) -> None:
-        """Say why a loss is not finite."""
-        refuse_non_finite(z1, z2)
-        if bool(torch.isfinite(loss).all()):  # only their sum is not
-            return
-        bad = loss[~torch.isfinite(loss)][0] if loss.dim() else loss
-        raise ValueError(
-            f"the loss is {bad.item()} though the embeddings are finite: {self!r} leaves the range of "
-            f"{str(loss.dtype).removeprefix('torch.')}; raise eps or pass float64 embeddings"
-        )
-
-    def _refuse_unread(self, known: dict[str, PerSide | None], target: Target) -> None:
-        """Labels that nothing reads are a mistake: training would be unsupervised without anybody noticing."""
-        read = target.reads.union(*(constraint.reads for constraint in self.constraints))
-        for name, readers in (("labels", "Labels()"), ("domains", "Blocks(alpha, beta)")):
-            if known.get(name) is not None and name not in read:
-                raise ValueError(
-                    f"{name} were given, but the target {target!r} does not read them; "
-                    f"use target=gcalign.{readers}, or leave them out"
-                )
 
     def __repr__(self) -> str:
         parts = [f"{self.kernel!r}", f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"]

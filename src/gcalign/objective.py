@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gcalign.batch import PerSide
+from gcalign.batch import PerSide, refuse_non_finite
+from gcalign.constraints import Constraint
 from gcalign.errors import count
 from gcalign.plan import Plan
 from gcalign.queue import Queue
@@ -105,3 +106,26 @@ class Objective(nn.Module):
     ) -> Plan:
         """P_θ, without gradient; takes what the criterion takes."""
         raise NotImplementedError
+
+
+def refuse_loss(criterion: Objective, loss: Tensor, z1: Tensor, z2: Tensor) -> None:
+    """Say why a loss is not finite."""
+    refuse_non_finite(z1, z2)
+    if bool(torch.isfinite(loss).all()):  # only their sum is not
+        return
+    bad = loss[~torch.isfinite(loss)][0] if loss.dim() else loss
+    raise ValueError(
+        f"the loss is {bad.item()} though the embeddings are finite: {criterion!r} leaves the range of "
+        f"{str(loss.dtype).removeprefix('torch.')}; raise eps or pass float64 embeddings"
+    )
+
+
+def refuse_unread(known: Mapping[str, Any], target: Target, constraints: Sequence[Constraint]) -> None:
+    """Labels that nothing reads are a mistake: training would be unsupervised without anybody noticing."""
+    read = target.reads.union(*(constraint.reads for constraint in constraints))
+    for name, readers in (("labels", "Labels()"), ("domains", "Blocks(alpha, beta)")):
+        if known.get(name) is not None and name not in read:
+            raise ValueError(
+                f"{name} were given, but the target {target!r} does not read them; "
+                f"use target=gcalign.{readers}, or leave them out"
+            )

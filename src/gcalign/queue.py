@@ -96,7 +96,7 @@ class Queue(nn.Module):
 
 
 def beside(
-    queue: Queue, sides: Sides, target: Support, constraints: tuple[Constraint, ...]
+    queue: Queue, sides: Sides, target: Support, constraints: tuple[Constraint, ...], accelerated: bool
 ) -> tuple[Sides, Support, tuple[Constraint, ...], Tensor | None]:
     """A batch with the keys as more columns, and which pairs are allowed [n, m] (None: all)."""
     if not len(queue):
@@ -119,6 +119,8 @@ def beside(
             "it; leave in_batch out, or use a method that constrains rows only, such as 'ince'"
         )
     wide, allowed = _widened(target, len(keys)), None
+    if balanced and accelerated and isinstance(wide, Pairs):
+        wide = Full(wide.dense())  # acceleration by pairs needs a pair in every column
     if not balanced and not queue.in_batch:
         allowed = wide.dense() > 0
         allowed[:, target.shape[1] :] = True

@@ -13,6 +13,7 @@ from gcalign.alignment import Alignment
 from gcalign.batch import check_embeddings
 from gcalign.geometry import Entropic
 from gcalign.methods import method as named
+from gcalign.objective import refuse_loss
 from gcalign.queue import spread
 from gcalign.transport import op
 from gcalign.transport.operators.sources import Given
@@ -115,7 +116,7 @@ class SupConLoss(nn.Module):
             problem = Problem.of(kernel, constraints, Entropic(), eps, target, eps_value=number)
             losses = criterion.divergence.per_row(op.solve(problem, criterion.form))
         if criterion.check_finite and not math.isfinite(losses.detach().sum().item()):
-            criterion._refuse(losses, z1, z2)
+            refuse_loss(criterion, losses, z1, z2)
         return losses
 
     def extra_repr(self) -> str:
