@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 import gcalign
-from gcalign.lab.experiments.figures import accuracy, geometry, paired, plans, style
+from gcalign.lab.experiments.figures import accuracy, extreme, geometry, mismatch, paired, plans, style
 from gcalign.lab.experiments.records import Record, read, write
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
@@ -107,6 +107,40 @@ def same_eps(methods=METHODS[:4], seeds=SEEDS):
     ]
 
 
+def extreme_views(methods=("ince", "gca-ince", "rince", "gca-rince", "gca-uot"), seeds=SEEDS, views=("C1", "C2", "C3")):
+    return [
+        record(m, 0.4 + 0.01 * k * (1 + j) + 0.01 * s, s, method=name, data="cifar10", setting=view)
+        for k, name in enumerate(methods)
+        for j, view in enumerate(views)
+        for s in seeds
+        for m in ("linear-fast", "knn")
+    ]
+
+
+def mismatched(methods=("ince", "rince", "gca-ince", "gca-uot", "iot"), seeds=SEEDS):
+    return [
+        record(name, value + 0.01 * k - 0.2 * x + 0.01 * s, s, method=m, data="cifar10", noise=x, **more)
+        for k, m in enumerate(methods)
+        for x in (0.0, 0.3, 0.6)
+        for s in seeds
+        for name, value, more in (
+            *((name, 0.5, {}) for name in ("linear-fast", "knn", "10-labels", "100-labels")),
+            *(("mismatch-auroc", 0.8, {"score": score}) for score in ("plan", "cosine")),
+        )
+    ]
+
+
+def relaxed(seeds=SEEDS):
+    measures = (*((m, {}) for m in ("linear-fast", "knn", "100-labels")), ("mismatch-auroc", {"score": "plan"}))
+    measures += tuple((m, {"pairs": pairs}) for m in ("pull", "push") for pairs in ("true", "mismatched"))
+    return [
+        record(name, 0.5 + 0.1 * x + 0.01 * s, s, method="gca-uot", data="cifar10", noise=0.6, relax=x, **more)
+        for x in (0.05, 0.5, 2)
+        for s in seeds
+        for name, more in measures
+    ]
+
+
 WHOLE = {
     "fig-noise": (accuracy.fig_noise, noise),
     "fig-sensitivity": (accuracy.fig_sensitivity, sensitivity),
@@ -118,6 +152,9 @@ WHOLE = {
     "fig-align-uniform": (geometry.fig_align_uniform, align_uniform),
     "fig-prox": (geometry.fig_prox, list),
     "fig-same-eps": (paired.fig_same_eps, same_eps),
+    "fig-extreme": (extreme.fig_extreme, extreme_views),
+    "fig-mismatch": (mismatch.fig_mismatch, mismatched),
+    "fig-mismatch-lambda": (mismatch.fig_mismatch_lambda, relaxed),
 }
 PARTIAL = {
     "noise without InfoNCE": (accuracy.fig_noise, lambda: noise(("gca-uot",), (0,))),
@@ -138,6 +175,9 @@ PARTIAL = {
         paired.fig_same_eps,
         lambda: [r for r in same_eps() if r.measure == "linear-fast"],
     ),
+    "extreme views without InfoNCE": (extreme.fig_extreme, lambda: extreme_views(("gca-uot", "rince"), (0,))),
+    "one extreme view": (extreme.fig_extreme, lambda: extreme_views(views=("C2",))),
+    "mismatched pairs without InfoNCE": (mismatch.fig_mismatch, lambda: mismatched(("gca-uot",), (0,))),
     "clean only": (geometry.fig_align_uniform, lambda: align_uniform(("ince",), (0,), ("clean",))),
     "alignment only": (
         geometry.fig_align_uniform,
@@ -230,6 +270,20 @@ def test_noise_shows_means_and_paired_differences(drawn):
     assert "InfoNCE" not in handles
     assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([8, 8, 8])
     assert "CIFAR-10; tiny scale; 3 seeds" in texts(figure)
+
+
+def test_extreme_views_show_each_view_their_mean_and_paired_differences(drawn):
+    records = extreme_views()
+    records.remove(next(r for r in records if (r.labels["method"], r.labels["setting"], r.seed) == ("ince", "C3", 2)))
+    (figure,) = drawn(extreme.fig_extreme, records)
+    left, right, *_ = figure.axes
+    handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
+    assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([45, 49, 53, 49])
+    assert handles["InfoNCE"].lines[0].get_ydata() == pytest.approx([41, 41, 40.5, 40.5])  # seeds with every view
+    handles = dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
+    assert list(handles) == ["GCA-UOT less InfoNCE", "GCA-INCE less InfoNCE", "GCA-RINCE less RINCE"]
+    assert handles["GCA-RINCE less RINCE"].lines[0].get_ydata() == pytest.approx([1, 2, 3, 2])
+    assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["C1 erase", "C2 crop", "C3 brightness", "mean"]
 
 
 def test_one_seed_is_said_to_have_no_spread(drawn):

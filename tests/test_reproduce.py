@@ -30,7 +30,7 @@ QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", 
 def jobs(name: str, scale: str) -> list[Job]:
     experiment = registry.named(name)
     assert experiment.jobs is not None
-    return experiment.jobs(SCALES[scale], search.first(METHODS))
+    return experiment.jobs(experiment.at(SCALES[scale]), search.first(METHODS))
 
 
 def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn",)) -> Job:
@@ -55,6 +55,9 @@ def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn
         ("fig-ptgt", "small", len(ALPHA_BETA) * 5),
         ("fig-plans", "small", 4),
         ("fig-same-eps", "small", 4 * 3 * 3),
+        ("fig-mismatch", "small", 5 * 3 * 8),
+        ("fig-mismatch-lambda", "small", 5 * 4),
+        ("fig-extreme", "small", 5 * 3 * 12),
         ("fig-epsilon", "small", 1),
     ],
 )
@@ -75,7 +78,7 @@ def test_a_method_and_its_gca_version_have_the_same_eps_and_differ_in_nothing_el
 def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
     wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
-    wanted += "fig-mismatch fig-mismatch-lambda"
+    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme"
     assert set(suite.names()) == set(wanted.split())
     for name in suite.names():
         assert registry.named(name).jobs or registry.named(name).compute
@@ -92,7 +95,7 @@ def test_methods_of_one_seed_and_setting_differ_in_nothing_but_the_method(scale)
 
 
 def test_jobs_go_seed_by_seed_so_that_a_sweep_cut_short_has_whole_grids():
-    for name in ("table1", "fig-noise", "fig-ptgt", "fig-sensitivity", "fig-q-lambda"):
+    for name in ("table1", "fig-noise", "fig-ptgt", "fig-sensitivity", "fig-q-lambda", "fig-mismatch", "fig-extreme"):
         order = [job.seed for job in jobs(name, "paper")]
         assert [seed for k, seed in enumerate(order) if k == 0 or order[k - 1] != seed] == list(dict.fromkeys(order))
 
@@ -144,7 +147,7 @@ def scored(trials: list[Job], score: Mapping[str, float]) -> list[records.Record
 def test_every_method_is_searched_with_the_same_budget_and_with_seeds_that_nothing_is_tested_with():
     trials = search.jobs(TINY, METHODS)
     trials = search.jobs(TINY, METHODS, scored(trials, {}))
-    assert [sum(job.labels["method"] == m for job in trials) for m in METHODS] == [9 * 3] * 9
+    assert [sum(job.labels["method"] == m for job in trials) for m in METHODS] == [9 * len(TINY.search_seeds)] * 9
     assert {job.measures for job in trials} == {("validation",)}
     for name in suite.names():
         for scale in SCALES.values():
@@ -172,11 +175,12 @@ def test_the_search_takes_the_best_mean_over_seeds_and_of_equals_the_first():
 
 
 def test_a_setting_without_all_of_its_seeds_is_not_chosen():
-    found = scored(search.jobs(TINY, ("ince",)), {})
+    scale = SCALES["small"]
+    found = scored(search.jobs(scale, ("ince",)), {})
     lucky = [r for r in found if r.labels["knob"] == "method.eps=0.5"][:1]
     found = [r for r in found if r.labels["knob"] != "method.eps=0.5"]
     found += [records.Record("search", "tiny", "validation", 0.9, r.labels, r.seed) for r in lucky]
-    assert search.chosen(found, TINY)["ince"] == ("method.eps=0.1",)
+    assert search.chosen(found, scale)["ince"] == ("method.eps=0.1",)
 
 
 def test_what_a_result_file_has_is_not_done_again_where_the_runs_are_gone(tmp_path):
@@ -339,7 +343,7 @@ def test_help_lists_every_name_without_torch():
         (["table1", "launcher=slurm"], "submitit_slurm"),
         (["table1", "launcher=ray"], "pip install hydra-ray-launcher"),
         (["fig-noise", "redraw=true"], "`gcalign reproduce fig-noise` writes it"),
-        (["fig-plans", "partial=true"], "60 of 60 runs of the search are not finished"),
+        (["fig-plans", "partial=true"], "20 of 20 runs of the search are not finished"),
         (["tableA-cifar100", "scale=small", "data.root=nowhere"], "Say where it is with data.root="),
     ],
 )
@@ -394,7 +398,8 @@ def test_a_hydra_launcher_does_the_jobs_and_reports_what_failed(tmp_path, monkey
     good, bad = quick(), quick(measures=("domain-of-nothing",), seed=1)
     (failure,) = launch.launch([good, bad], TINY, "runs", launcher="basic", title="two")
     assert failure.job is bad
-    assert "domain-of-nothing" in (tmp_path / "runs/launch/two/1/launch.log").read_text()
+    (log,) = (tmp_path / "runs/launch/two/1").glob("*.log")
+    assert "domain-of-nothing" in log.read_text()
     assert sweep.finished(good, TINY, "runs")
     assert launch.launch([good], TINY, "runs", launcher="basic", title="again") == []
 
@@ -413,11 +418,8 @@ def test_tiny_goes_all_the_way(name, place, monkeypatch):
     found = records.read(result)
     experiment = registry.named(name)
     if experiment.jobs:
-        wanted = (
-            experiment.jobs(TINY, search.chosen(records.read(Path("results/tiny/search.jsonl"))))
-            if (experiment.searched)
-            else experiment.jobs(TINY, {})
-        )
+        scale, filed = experiment.at(TINY), Path(f"results/tiny/{experiment.search}.jsonl")
+        wanted = experiment.jobs(scale, search.chosen(records.read(filed), scale) if experiment.searched else {})
         assert {r.words for r in found if r.run} == {job.words for job in wanted}  # timings are of no run
     drawn = {path: path.read_bytes() for path in result.parent.iterdir() if path.stem == name}
     assert len(drawn) >= 3

@@ -24,6 +24,7 @@ SCALES = {
             corrupted=5,
             does="256 rendered digits, a quarter of the small encoder, 1 epoch, 2 seeds: the path, not the result",
             readout={"exact": True},
+            search_seeds=(100,),
         ),
         Scale(
             name="small",

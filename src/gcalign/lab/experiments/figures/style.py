@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SINGLE, DOUBLE = 3.4, 7.0  # inches: one column and two
+INTERVAL = "bars: 95 % interval (Student's t) of the mean over seeds"
 INK, GUIDE = "0.25", "0.9"
 THIN: dict[str, Any] = {"ecolor": INK, "elinewidth": 0.6, "capsize": 1.2, "capthick": 0.6}  # error bars on bars
 RC: dict[str, Any] = {
