@@ -14,7 +14,18 @@ import torch
 from matplotlib.figure import Figure
 
 import gcalign
-from gcalign.lab.experiments.figures import accuracy, extreme, geometry, mismatch, paired, plans, style
+from gcalign.lab.experiments.figures import (
+    accuracy,
+    extreme,
+    geometry,
+    mismatch,
+    paired,
+    plans,
+    style,
+)
+from gcalign.lab.experiments.figures import (
+    targets as target_figures,
+)
 from gcalign.lab.experiments.records import Record, read, write
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
@@ -141,6 +152,32 @@ def relaxed(seeds=SEEDS):
     ]
 
 
+def target_plans(seeds=SEEDS, lines=("untrained", "supervised")):
+    about = {"batch_size": 128, "domains": 4}
+    known = {"method": "gca-ince", "data": "pacs", "beta": 0.0}
+    found = [
+        record(name, value + 0.1 * a * sign + 0.01 * s, s, about if name == "domain" else {}, alpha=a, **known)
+        for a in (0.0, 0.003, 0.1, 1.0)
+        for s in seeds
+        for name, value, sign in (("domain", 0.8, 1), ("across-domains", 0.4, -1))
+    ]
+    return found + [
+        record(f"{name}-{line}", 0.6 + 0.01 * s, s, alpha=0.0, **known)
+        for line in lines
+        for s in seeds
+        for name in ("domain", "across-domains")
+    ]
+
+
+def windows(settings=("C0, 32 px", "DomainBed, 32 px")):
+    return [
+        record(name + line, 0.6 + 0.1 * k, 49, method="gca-ince", data="pacs", alpha=0.0, beta=0.0, setting=setting)
+        for setting in settings
+        for name in ("domain", "across-domains")
+        for k, line in enumerate(("-untrained", "", "-supervised"))
+    ]
+
+
 WHOLE = {
     "fig-noise": (accuracy.fig_noise, noise),
     "fig-sensitivity": (accuracy.fig_sensitivity, sensitivity),
@@ -153,6 +190,8 @@ WHOLE = {
     "fig-prox": (geometry.fig_prox, list),
     "fig-same-eps": (paired.fig_same_eps, same_eps),
     "fig-extreme": (extreme.fig_extreme, extreme_views),
+    "fig-targets": (target_figures.fig_targets, target_plans),
+    "fig-targets-window": (target_figures.fig_targets_window, windows),
     "fig-mismatch": (mismatch.fig_mismatch, mismatched),
     "fig-mismatch-lambda": (mismatch.fig_mismatch_lambda, relaxed),
 }
@@ -178,6 +217,15 @@ PARTIAL = {
     "extreme views without InfoNCE": (extreme.fig_extreme, lambda: extreme_views(("gca-uot", "rince"), (0,))),
     "one extreme view": (extreme.fig_extreme, lambda: extreme_views(views=("C2",))),
     "mismatched pairs without InfoNCE": (mismatch.fig_mismatch, lambda: mismatched(("gca-uot",), (0,))),
+    "targets without their lines": (target_figures.fig_targets, lambda: target_plans((0,), ())),
+    "targets without class accuracy": (
+        target_figures.fig_targets,
+        lambda: [r for r in target_plans() if r.measure.startswith("domain")],
+    ),
+    "a window without supervision": (
+        target_figures.fig_targets_window,
+        lambda: [r for r in windows() if "supervised" not in r.measure],
+    ),
     "clean only": (geometry.fig_align_uniform, lambda: align_uniform(("ince",), (0,), ("clean",))),
     "alignment only": (
         geometry.fig_align_uniform,
@@ -283,7 +331,29 @@ def test_extreme_views_show_each_view_their_mean_and_paired_differences(drawn):
     handles = dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
     assert list(handles) == ["GCA-UOT less InfoNCE", "GCA-INCE less InfoNCE", "GCA-RINCE less RINCE"]
     assert handles["GCA-RINCE less RINCE"].lines[0].get_ydata() == pytest.approx([1, 2, 3, 2])
-    assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["C1 erase", "C2 crop", "C3 brightness", "mean"]
+    assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == [
+        "C1 erase",
+        "C2 crop",
+        "C3 brightness",
+        "mean",
+    ]
+
+
+def test_targets_show_the_window_the_mass_and_paired_differences(drawn):
+    (figure,) = drawn(target_figures.fig_targets, target_plans())
+    first, second, third, fourth = figure.axes
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["0\n0", "0.003\n0.096", "0.1\n3.2", "1\n32"]
+    handles = dict(zip(*reversed(first.get_legend_handles_labels()), strict=True))
+    assert list(handles) == ["untrained", "trained on domains", "domain"]
+    assert handles["domain"].lines[0].get_ydata() == pytest.approx([81, 81.03, 82, 91])
+    assert handles["untrained"].get_ydata() == pytest.approx([61, 61])
+    handles = dict(zip(*reversed(fourth.get_legend_handles_labels()), strict=True))
+    assert handles["domain"].lines[0].get_ydata() == pytest.approx([0.03, 1, 10])
+    assert handles["class"].lines[0].get_ydata() == pytest.approx([-0.03, -1, -10])
+    curve = third.containers[0].lines[0]
+    assert curve.get_xdata() == pytest.approx([81, 81.03, 82, 91])
+    assert curve.get_ydata() == pytest.approx([41, 40.97, 40, 31])
+    assert second.get_ylabel() == "class accuracy (%)"
 
 
 def test_one_seed_is_said_to_have_no_spread(drawn):

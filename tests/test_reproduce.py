@@ -13,14 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 
 from gcalign.cli import main
 from gcalign.lab import files
-from gcalign.lab.experiments import launch, measures, paper, records, registry, search, subject, suite, sweep
+from gcalign.lab.evaluation import domain_probe, extract
+from gcalign.lab.experiments import launch, measures, paper, planned, records, registry, search, subject, suite, sweep
 from gcalign.lab.experiments.archive import Archive
-from gcalign.lab.experiments.jobs import ALPHA_BETA, EXTENDED, METHODS
+from gcalign.lab.experiments.jobs import ALPHA_BETA, DOMAINS, EXTENDED, METHODS
 from gcalign.lab.experiments.registry import Job
 from gcalign.lab.experiments.scales import SCALES, joined, scaled
+from gcalign.lab.models import encoder
 from gcalign.lab.training.config import Data
 
 TINY = SCALES["tiny"]
@@ -58,6 +61,8 @@ def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn
         ("fig-mismatch", "small", 5 * 3 * 8),
         ("fig-mismatch-lambda", "small", 5 * 4),
         ("fig-extreme", "small", 5 * 3 * 12),
+        ("fig-targets", "small", 6 * 5),
+        ("fig-targets-window", "small", 4),
         ("fig-epsilon", "small", 1),
     ],
 )
@@ -78,7 +83,7 @@ def test_a_method_and_its_gca_version_have_the_same_eps_and_differ_in_nothing_el
 def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
     wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
-    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme"
+    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window"
     assert set(suite.names()) == set(wanted.split())
     for name in suite.names():
         assert registry.named(name).jobs or registry.named(name).compute
@@ -95,7 +100,16 @@ def test_methods_of_one_seed_and_setting_differ_in_nothing_but_the_method(scale)
 
 
 def test_jobs_go_seed_by_seed_so_that_a_sweep_cut_short_has_whole_grids():
-    for name in ("table1", "fig-noise", "fig-ptgt", "fig-sensitivity", "fig-q-lambda", "fig-mismatch", "fig-extreme"):
+    for name in (
+        "table1",
+        "fig-noise",
+        "fig-ptgt",
+        "fig-sensitivity",
+        "fig-q-lambda",
+        "fig-mismatch",
+        "fig-extreme",
+        "fig-targets",
+    ):
         order = [job.seed for job in jobs(name, "paper")]
         assert [seed for k, seed in enumerate(order) if k == 0 or order[k - 1] != seed] == list(dict.fromkeys(order))
 
@@ -124,6 +138,39 @@ def test_words_given_for_every_run_go_over_the_scales_own():
         assert {"data.root=elsewhere", "epochs=1"} < set(job.words)
         assert len({word.partition("=")[0] for word in job.words}) == len(job.words)
     assert joined(("a=1", "b=2"), ("a=3",)) == ("a=3", "b=2")
+
+
+def test_the_window_is_chosen_with_a_seed_that_nothing_else_is_run_with():
+    seen = {job.seed for job in jobs("fig-targets-window", "small")}
+    assert len(seen) == 1
+    for name in suite.names():
+        if registry.named(name).jobs and name != "fig-targets-window":
+            assert not seen & {job.seed for job in jobs(name, "small")}
+    chosen = {job.words[:-3] for job in jobs("fig-targets-window", "small")}  # but for target and seed
+    assert len(chosen) == 4
+
+
+def test_lines_of_the_window_are_measured_once_for_a_seed():
+    lined = [job for job in jobs("fig-targets", "small") if "domain-supervised" in job.measures]
+    assert [job.labels["alpha"] for job in lined] == [0.0] * 5
+
+
+def test_a_run_is_measured_beside_the_weights_it_started_from_and_those_that_domains_make(tmp_path):
+    words = (*QUICK, "method=gca-ince", "target.name=blocks", "target.alpha=0.0", "epochs=1", "seed=3")
+    job = Job({"alpha": 0.0}, words, (*DOMAINS, *planned.LINES), 3)
+    assert sweep.do(job, TINY, str(tmp_path))
+    found = {r.measure: r for r in sweep.records_of("fig-targets", job, TINY, str(tmp_path))}
+    assert set(found) == set(job.measures)
+    assert (found["domain"].about["batch_size"], found["domain"].about["domains"]) == (32, 4)
+    config = sweep.config_of(job, str(tmp_path))
+    whole = [subject.loaded(Data(name="scenes"), split) for split in ("train", "test")]
+    body = encoder("small", shape=whole[0].shape, width=0.25, seed=3).eval()
+    features = torch.cat([extract(body, images) for images in whole])
+    domains, unseen = torch.cat([i.domains for i in whole]), torch.arange(len(features)) >= len(whole[0])
+    assert config.seed == 3
+    expected = domain_probe(features, domains, unseen=unseen, exact=True).accuracy
+    assert found["domain-untrained"].value == pytest.approx(expected, abs=1e-12)
+    assert len({found[name].value for name in job.measures if name.startswith("domain")}) == 3
 
 
 # the search

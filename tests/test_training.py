@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from gcalign.lab.training import loggers, runs
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Pretraining, lr_at
 from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.supervised import supervised
 from gcalign.lab.training.train import Keeper, train
 
 TINY = ["epochs=3", "batch_size=16", "log_every=2", "checkpoint_every=2", "model.hidden=32", "model.out=8",
@@ -416,3 +418,31 @@ def test_a_run_killed_at_random_goes_on_to_the_same_weights(tmp_path):
     assert start(tmp_path / "parts").wait() == 0
     (a,), (b,) = (list((tmp_path / part).glob("*/weights.safetensors")) for part in ("whole", "parts"))
     assert a.read_bytes() == b.read_bytes()
+
+
+def test_supervision_starts_from_the_runs_weights_sees_its_batches_and_learns_the_labels(tmp_path):
+    images = pictures(64)
+    told = images.domains
+    images.pixels[told == 1] //= 4  # one domain is darker
+    config = config_for(tmp_path, "epochs=8", "optimizer.lr=0.01")
+    start = Pretraining(config, images.shape, lambda x, seed: x, 1).encoder.state_dict()
+    still = supervised(
+        dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=1e-30)), images, told
+    )
+    for name, value in still.named_parameters():
+        torch.testing.assert_close(value, start[name], atol=1e-6, rtol=0)
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    body, again = (supervised(config, images, told) for _ in range(2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert_same(body.state_dict(), again.state_dict())
+    assert not body.training
+    x = images.pixels.float() / 255
+
+    def separation(network):
+        z = network((x - 0.5) / 0.25).detach()
+        gap = z[told == 1].mean(0) - z[told == 0].mean(0)
+        return float(gap.norm() / z.std(0).norm())
+
+    other = supervised(config, images, told[torch.randperm(64, generator=torch.Generator().manual_seed(2))])
+    assert separation(body) > 1.2 * separation(other)  # labels that say nothing teach nothing

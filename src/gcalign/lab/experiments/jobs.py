@@ -26,6 +26,7 @@ Q_LAMBDA = (
 )
 # fig:Ptgt varies α − β: across domains (α = 0), pairs alone, within a domain (β = 0)
 ALPHA_BETA = ((0.0, 0.25), (0.0, 0.0), (0.05, 0.0), (0.25, 0.0), (0.5, 0.0), (1.0, 0.0))
+DOMAINS = ("domain", "across-domains")
 DOMAIN_EPS = 0.2  # appendix:dgsetting
 SAME_EPS = (0.1, 0.2, 0.5)  # of fig-same-eps
 
@@ -179,22 +180,22 @@ def time(scale: Scale, chosen: Chosen) -> list[Job]:
     return _varied(scale, chosen, "gca-ince", (scale.probe,), [{"iterations": n} for n in ITERATIONS])
 
 
+def blocks(scale: Scale, seed: int, alpha: float, beta: float, measures: tuple[str, ...], **more: Any) -> Job:
+    """GCA-INCE with weight α on pairs within a domain and β on pairs across domains."""
+    return make_job(
+        scale,
+        {"gca-ince": (f"method.eps={DOMAIN_EPS}",)},
+        "gca-ince",
+        seed,
+        measures,
+        data=joined(scale.domains, more.get("words", ())),
+        labels={"alpha": alpha, "beta": beta, **more.get("labels", {})},
+        words=("target.name=blocks", f"target.alpha={alpha}", f"target.beta={beta}"),
+    )
+
+
 def ptgt(scale: Scale, chosen: Chosen) -> list[Job]:
-    fixed = {"gca-ince": (f"method.eps={DOMAIN_EPS}",)}
-    return [
-        make_job(
-            scale,
-            fixed,
-            "gca-ince",
-            seed,
-            ("domain", "across-domains"),
-            data=scale.domains,
-            labels={"alpha": alpha, "beta": beta},
-            words=("target.name=blocks", f"target.alpha={alpha}", f"target.beta={beta}"),
-        )
-        for seed in scale.domain_seeds
-        for alpha, beta in ALPHA_BETA
-    ]
+    return [blocks(scale, seed, alpha, beta, DOMAINS) for seed in scale.domain_seeds for alpha, beta in ALPHA_BETA]
 
 
 def same_eps(scale: Scale, chosen: Chosen) -> list[Job]:

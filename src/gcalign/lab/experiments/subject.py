@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,10 @@ from gcalign.lab.evaluation import extract
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.training import use
+from gcalign.lab.training.baselines import Baseline
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.runs import Run, load, load_whole
+from gcalign.lab.training.supervised import supervised
 from gcalign.lab.training.train import images_of
 
 
@@ -49,11 +52,12 @@ class Subject:
     def features(self, split: str) -> Tensor:
         return extract(self.encoder, self.images(split), device=self.device)
 
-    @functools.cached_property
-    def everything(self) -> Everything:
-        """The whole data set, however much of it the run was trained on."""
+    @functools.cache  # noqa: B019
+    def everything(self, which: str = "trained") -> Everything:
+        """The whole data set, however much of it the run was trained on, as one of its ENCODERS sees it."""
         splits = [loaded(use.data_of(self.run, {}), split) for split in ("train", "test")]
-        features = [extract(self.encoder, images, device=self.device) for images in splits]
+        encoder = ENCODERS[which](self)
+        features = [extract(encoder, images, device=self.device) for images in splits]
         return Everything(
             torch.cat(features),
             labels=torch.cat([labels_of(images, "a probe across domains") for images in splits]),
@@ -75,6 +79,25 @@ class Subject:
                     x = augment(images.draw(some, seed).to(self.device), seed)
                     z[view].append(network(x).float().cpu())
         return torch.cat(z[0]), torch.cat(z[1])
+
+
+def _untrained(of: Subject) -> nn.Module:
+    return Baseline("untrained", of.config)(of.images("train")).eval()
+
+
+def _supervised(of: Subject) -> nn.Module:
+    images = of.images("train")
+    if images.domains is None:
+        raise ValueError(f"{images.name} has no domains to supervise with; use data that has them, such as pacs")
+    return supervised(of.config, images, images.domains, of.device)
+
+
+# of a run: its own, the one it started from, and that one trained on the domains of the same images
+ENCODERS: Mapping[str, Callable[[Subject], nn.Module]] = {
+    "trained": lambda of: of.encoder,
+    "untrained": _untrained,
+    "supervised": _supervised,
+}
 
 
 def loaded(data: Data, split: str) -> Images:

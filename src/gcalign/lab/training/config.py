@@ -22,7 +22,7 @@ from gcalign.lab.data.sources import names as data_names
 from gcalign.lab.training import loggers
 
 DATA = tuple(name for name in data_names() if name != "cifar10c")  # that one is for testing
-VIEWS = ("plain", "C0", "C1", "C2", "C3")
+VIEWS = ("plain", "C0", "C1", "C2", "C3", "domainbed")
 COMMON = ("iterations", "tol", "layout", "gradient", "block")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -44,6 +45,12 @@ def lr_at(step: int, total: int, o: Optimizer) -> float:
     if o.schedule == "cosine":
         return o.lr * (o.final + (1 - o.final) * 0.5 * (1 + math.cos(math.pi * along)))
     return o.lr
+
+
+def optimizer_of(o: Optimizer, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    if o.name == "sgd":
+        return torch.optim.SGD(trained, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay)
+    return torch.optim.Adam(trained, lr=o.lr, weight_decay=o.weight_decay)
 
 
 class Pretraining(L.LightningModule):
@@ -127,11 +134,7 @@ class Pretraining(L.LightningModule):
         self.log("lr", lr_at(step, self.total, self.config.optimizer))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        o = self.config.optimizer
-        trained = [p for p in self.parameters() if p.requires_grad]
-        if o.name == "sgd":
-            return torch.optim.SGD(trained, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay)
-        return torch.optim.Adam(trained, lr=o.lr, weight_decay=o.weight_decay)
+        return optimizer_of(self.config.optimizer, [p for p in self.parameters() if p.requires_grad])
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         rate = lr_at(batch.step, self.total, self.config.optimizer)

@@ -84,6 +84,8 @@ LOOKS = {
     "iot-uni": Look("IOT-uni", "#009E73", "^", "-", True),
     "gca-uot": Look("GCA-UOT", "#000000", "D", "-", True),
 }
+CLASS = Look("class", "#0072B2", "o", "-", True)
+DOMAIN = Look("domain", "#D55E00", "s", "--", False)
 DATA = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
