@@ -63,6 +63,7 @@ def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn
         ("fig-extreme", "small", 5 * 3 * 12),
         ("fig-targets", "small", 6 * 5),
         ("fig-targets-window", "small", 4),
+        ("scouts", "small", 3 * 4 * 2),
         ("fig-epsilon", "small", 1),
     ],
 )
@@ -83,7 +84,7 @@ def test_a_method_and_its_gca_version_have_the_same_eps_and_differ_in_nothing_el
 def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
     wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
-    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window"
+    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts"
     assert set(suite.names()) == set(wanted.split())
     for name in suite.names():
         assert registry.named(name).jobs or registry.named(name).compute
@@ -153,6 +154,24 @@ def test_the_window_is_chosen_with_a_seed_that_nothing_else_is_run_with():
 def test_lines_of_the_window_are_measured_once_for_a_seed():
     lined = [job for job in jobs("fig-targets", "small") if "domain-supervised" in job.measures]
     assert [job.labels["alpha"] for job in lined] == [0.0] * 5
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_four_views_pass_as_many_images_through_the_encoder(scale):
+    def images(job):
+        config = sweep.config_of(job, "runs")
+        return config.epochs * config.pairs.views  # of each image; a smaller batch has more steps
+
+    found = {job.labels["setting"]: job for job in jobs("scouts", scale)}
+    assert images(found["four views"]) == images(found["long tail"]) == images(found["noisy labels"])
+
+
+def test_scouts_of_every_setting_run(tmp_path):
+    scale = registry.named("scouts").at(TINY)
+    for job in jobs("scouts", "tiny"):
+        if job.labels["method"] == "gca-uot" and job.seed == 0:
+            words = joined(job.words, QUICK[2:], ("data.limit=128",))
+            assert sweep.do(dataclasses.replace(job, words=words, measures=("knn",)), scale, str(tmp_path))
 
 
 def test_a_run_is_measured_beside_the_weights_it_started_from_and_those_that_domains_make(tmp_path):

@@ -12,6 +12,7 @@ EXTREME = ("C1", "C2", "C3")  # large erase, strong crop, brightness
 VIEWED = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot")  # with extreme views
 ALPHAS = (0.0, 0.003, 0.01, 0.03, 0.1, 1.0)  # of a batch of B, α gives a domain the mass α·B/4 against 1 for the pair
 LINES = tuple(f"{measure}-{which}" for which in ("untrained", "supervised") for measure in DOMAINS)
+SCOUTED = ("ince", "gca-ince", "gca-uot")
 
 
 def mismatch(scale: Scale, chosen: Chosen) -> list[Job]:
@@ -64,5 +65,14 @@ def window(scale: Scale, chosen: Chosen) -> list[Job]:
     return [
         blocks(scale, seed, 0.0, 0.0, (*DOMAINS, *LINES), labels={"setting": name}, words=words)
         for seed in scale.domain_seeds
-        for name, words in scale.windows.items()
+        for name, words in scale.variants.items()
+    ]
+
+
+def scouts(scale: Scale, chosen: Chosen) -> list[Job]:
+    return [
+        make_job(scale, chosen, method, seed, (scale.probe, "knn"), labels={"setting": name}, words=words)
+        for seed in scale.seeds
+        for name, words in scale.variants.items()
+        for method in SCOUTED
     ]

@@ -74,7 +74,7 @@ def scaled(name: str, overrides: Sequence[str] = (), experiment: Experiment | No
         images=joined(scale.images, overrides),
         domains=joined(scale.domains, overrides),
         others={data: joined(words, overrides) for data, words in scale.others.items()},
-        windows={name: joined(words, overrides) for name, words in scale.windows.items()},
+        variants={name: joined(words, overrides) for name, words in scale.variants.items()},
     )
 
 

@@ -44,8 +44,9 @@ class Subject:
         return load_whole(self.run.path)
 
     def images(self, split: str) -> Images:
-        """As many training images as the run had; all of every other split."""
-        data = self.config.data if split == "train" else use.data_of(self.run, {})
+        """As many training images as the run had, without its long tail; all of every other split."""
+        own = dataclasses.replace(self.config.data, tail=1.0)
+        data = own if split == "train" else use.data_of(self.run, {})
         return loaded(data, split)
 
     @functools.cache  # noqa: B019  # a subject lives as long as its measurements

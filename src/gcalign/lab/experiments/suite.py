@@ -170,7 +170,7 @@ _add(
     search="search-mismatch",
     changes=_LARGER,
 )
-_EXTREME: Mapping[str, Mapping[str, Any]] = {
+_EXTREME: dict[str, dict[str, Any]] = {
     "small": {
         "seeds": tuple(range(20, 32)),  # fresh
         "search": ("epochs=3",),
@@ -202,16 +202,17 @@ _WINDOWS: Mapping[str, tuple[str, ...]] = {  # each takes about as long
         "model.stem=imagenet",
     ),
 }
+_VIEWS: Mapping[str, tuple[str, ...]] = {"C0": ("views=C0",), "DomainBed": ("views=domainbed",)}
 _add(
     "fig-targets-window",
     "what a target plan can show on PACS: untrained, pairs alone and supervised, by setting, one seed (ours)",
     "",
     "figures.targets:fig_targets_window",
     planned.window,
-    changes={
-        "tiny": {"domain_seeds": (49,)},
-        "small": {"domains": _PACS, "domain_seeds": (49,), "windows": _WINDOWS},  # a seed that is not used again
-        "paper": {"domain_seeds": (49,)},
+    changes={  # a seed that is not used again
+        "tiny": {"domain_seeds": (49,), "variants": _VIEWS},
+        "small": {"domains": _PACS, "domain_seeds": (49,), "variants": _WINDOWS},
+        "paper": {"domain_seeds": (49,), "variants": _VIEWS},
     },
 )
 _add(
@@ -223,6 +224,38 @@ _add(
     changes={
         "small": {"domains": (*_PACS, *_WINDOWS["DomainBed, 32 px"]), "domain_seeds": tuple(range(40, 45))},
         "paper": {"domains": ("data=pacs", "recipe=pacs", "data.size=224", "data.limit=1998", "views=domainbed")},
+    },
+)
+_TAIL, _WRONG = ("data.tail=100",), ("target.name=labels", "target.noise=0.4")
+
+
+def _scouted(few: tuple[str, ...], views: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
+    """The settings of `scouts`: words for batches of 32, and for four views of half as many images for half as long."""
+    few, views = ("batch_size=32", *few), ("pairs.views=4", *views)
+    return {"long tail": _TAIL, "batches of 32": few, "four views": views, "noisy labels": _WRONG}
+
+
+_add(
+    "scouts",
+    "where else alignment could win: long tail, small batches, four views, noisy labels; two seeds, exploratory (ours)",
+    "",
+    "tables:scouts",
+    planned.scouts,
+    searched=planned.SCOUTED,
+    search="search-extreme",
+    changes={
+        "tiny": {"variants": _scouted((), ("batch_size=32",))},
+        "small": _EXTREME["small"]
+        | {
+            "seeds": (60, 61),
+            "does": "5000 training images, half of the small encoder, 2 seeds",
+            "variants": _scouted(("optimizer.lr=1e-3",), ("batch_size=64", "epochs=3")),
+        },
+        "paper": _EXTREME["paper"]
+        | {
+            "seeds": (60, 61),
+            "variants": _scouted(("optimizer.lr=0.0375",), ("batch_size=256", "optimizer.lr=0.3", "epochs=250")),
+        },
     },
 )
 _add(

@@ -41,6 +41,9 @@ _SHOWN = (
 )
 
 
+_LATER = (("data", "tail", 1.0), ("target", "noise", 0.0))  # options that came after the first committed runs
+
+
 @dataclass
 class Data:
     name: str = MISSING
@@ -48,6 +51,7 @@ class Data:
     size: int | None = None  # side of an image in pixels
     limit: int | None = None  # so many images, balanced over classes; scenes can also make more than it has digits
     on_error: str = "skip"  # what to do with a corrupt image
+    tail: float = 1.0  # of training images: so many times more of the first class than of the last
 
 
 @dataclass
@@ -61,6 +65,7 @@ class Target:
     name: str = "default"  # the method's own: pairs, or labels for supcon
     alpha: float = 0.0  # blocks: weight within a domain
     beta: float = 0.0  # blocks: weight across domains
+    noise: float = 0.0  # share of the labels that are wrong on purpose, where the target reads labels
 
 
 @dataclass
@@ -127,10 +132,11 @@ class Config:
             count(name, getattr(self, name), "a whole number of at least 1")
         count("pairs.views", self.pairs.views, "two views make a pair", least=2)
         positive("optimizer.lr", self.optimizer.lr, "Adam likes 1e-3, the paper's SGD 0.6")
-        if not 0 <= self.pairs.noise <= 1:
-            raise ValueError(
-                f"pairs.noise={self.pairs.noise} must be a share between 0 and 1; 0.3 mismatches 30 % of pairs"
-            )
+        for name, share in (("pairs.noise", self.pairs.noise), ("target.noise", self.target.noise)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name}={share} must be a share between 0 and 1; 0.3 is 30 % of the pairs or labels")
+        if not 1 <= self.data.tail < float("inf"):
+            raise ValueError(f"data.tail={self.data.tail} must be at least 1, which is balanced; 100 is a long tail")
         if self.batch_size % (self.devices * self.accumulate):
             raise ValueError(
                 f"batch_size={self.batch_size} must divide among devices={self.devices} × accumulate={self.accumulate}"
@@ -146,8 +152,12 @@ class Config:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the weights depend on."""
-        return {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        """What the weights depend on. Defaults of `_LATER` are left out, so that older runs keep their names."""
+        found = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        for part, key, usual in _LATER:
+            if found[part][key] == usual:
+                del found[part][key]
+        return found
 
     @property
     def hash(self) -> str:

@@ -77,6 +77,11 @@ class Pretraining(L.LightningModule):
 
     def check(self, images: Images) -> None:
         """That the data set has what the target reads."""
+        if self.config.target.noise and "labels" not in self.target.reads:
+            raise ValueError(
+                f"target.noise={self.config.target.noise} needs a target that reads labels, and {self.target!r} does "
+                "not; set target.name=labels"
+            )
         for name in ("labels", "domains"):
             if name in self.target.reads and getattr(images, name) is None:
                 raise ValueError(

@@ -63,13 +63,13 @@ def _device(given: dict[str, str]) -> str:
 
 
 def data_of(run: Run | None, given: dict[str, str]) -> Data:
-    """The run's data or what is named instead, at the size the encoder was trained on; all of it unless limited."""
+    """The run's data or what is named instead, at the encoder's size, balanced; all of it unless limited."""
     own = run.config().data if run else Data(name="scenes")
     data = own if given.get("data", own.name) == own.name else Data(name=given["data"], on_error=own.on_error)
     # scenes have one size, and are small enough for any encoder
     size = weights_of(run)[2][1] if run and data.name != "scenes" else None
     chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
-    changed: dict[str, Any] = {"size": size, "limit": None}
+    changed: dict[str, Any] = {"size": size, "limit": None, "tail": 1.0}
     changed |= {key: _value(value) if key in changed else value for key, value in chosen.items()}
     return dataclasses.replace(data, **changed)
 
