@@ -137,7 +137,8 @@ def summary(found: Sequence[Judged]) -> str:
     own = [j for j in found if j.claim.section == OWN]
     claimed = [j for j in found if j not in planned and j not in own]
     held = sum(j.verdict.word == "held" for j in own)
-    said = f"{len(claimed)} claims: {_counted(claimed, get_args(Word))}; of {len(own)} statements about its own tables {held} held"
+    said = f"{len(claimed)} claims: {_counted(claimed, get_args(Word))}"
+    said += f"; of {len(own)} statements about its own tables {held} held"
     there = [word for word in get_args(Word) if any(j.verdict.word == word for j in planned)]
     return f"{said}; {len(planned)} comparisons of our plan: {_counted(planned, there)}"
 
