@@ -26,7 +26,7 @@ STOREYS = [
     ("alignment",),
     ("symmetric",),
     ("methods",),
-    ("functional", "caching"),
+    ("functional", "caching", "auditing"),
     ("public",),
     ("__init__",),
     ("lab",),
