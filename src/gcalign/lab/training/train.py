@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import threading
@@ -23,6 +24,7 @@ from gcalign.lab.data.sources import labels_of, load
 from gcalign.lab.data.splits import long_tailed, stratified
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import evaluate, extract
+from gcalign.lab.limits import within
 from gcalign.lab.models import outside
 from gcalign.lab.training.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
 from gcalign.lab.training.config import Config, Data
@@ -146,6 +148,8 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         world=trainer.world_size,
         augment=augment if config.augment_in == "workers" else None,
     )
+    pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
+    within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
     module = Pretraining(config, images.shape, augment, stream.total, outside(config.model.encoder))
     module.check(images)
     with _owned(run, config) if trainer.is_global_zero else nullcontext():
