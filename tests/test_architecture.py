@@ -30,7 +30,8 @@ STOREYS = [
     ("public",),
     ("__init__",),
     ("lab",),
-    ("lab.files", "lab.provenance"),
+    ("lab.words", "lab.limits", "lab.outside"),
+    ("lab.files", "lab.provenance", "lab.terminal"),
     ("lab.verify",),
     ("lab.data", "lab.models", "lab.report"),
     ("lab.evaluation",),
@@ -38,6 +39,7 @@ STOREYS = [
     ("lab.experiments",),
     ("lab.bench", "lab.demo"),
     ("cli",),
+    ("__main__",),
 ]
 HEIGHT = {module: k for k, modules in enumerate(STOREYS) for module in modules}
 TRAINING_STACK = (

@@ -22,6 +22,7 @@ from gcalign.lab.experiments.jobs import ALPHA_BETA, EXTENDED, METHODS
 from gcalign.lab.experiments.registry import Job
 from gcalign.lab.experiments.scales import SCALES, joined, scaled
 from gcalign.lab.training.config import Data
+from gcalign.lab.training.owner import BusyError, owned, owner_of
 
 TINY = SCALES["tiny"]
 QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", "model.out=8", "batch_size=32")
@@ -241,19 +242,19 @@ def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():
 
 def test_two_processes_do_not_train_one_run_at_once(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from gcalign.lab.experiments.sweep import locked\n"
-        "with locked(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from gcalign.lab.training.owner import owned\n"
+        "with owned(Path(sys.argv[1])): print(True, flush=True); time.sleep(60)"
     )
     words = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "True\n"
-        assert (tmp_path / "lock").read_text().split()[1] == str(other.pid)
-        with sweep.locked(tmp_path) as mine:
-            assert not mine
+        assert owner_of(tmp_path).pid == other.pid
+        with pytest.raises(BusyError, match=f"process {other.pid} on "), owned(tmp_path):
+            pass
         other.kill()
-    with sweep.locked(tmp_path) as mine:  # killed, so it let go
-        assert mine
+    with owned(tmp_path):  # killed, so it let go
+        assert owner_of(tmp_path).pid == os.getpid()
 
 
 def _half_fail(job: Job, scale: registry.Scale, runs: str) -> bool:

@@ -19,6 +19,7 @@ from torch import nn
 import gcalign
 from gcalign.lab.data.images import InMemory
 from gcalign.lab.training import loggers, runs
+from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Pretraining, lr_at
 from gcalign.lab.training.stream import Stream
@@ -98,7 +99,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, mo
     with pytest.raises(StoppedError):
         train(config, images=pictures(), quiet=True)
     monkeypatch.setattr(os, "fsync", real)
-    assert runs.checkpoint_step(run) == 2
+    assert checkpoint_step(run) == 2
     finished = train(config, images=pictures(), quiet=True)
     whole = train(config_for(tmp_path / "whole"), images=pictures(), quiet=True)
     assert_same(weights(finished), weights(whole))
@@ -286,7 +287,7 @@ def test_any_lightning_logger_sees_the_same_scalars_and_changes_nothing(tmp_path
     assert {"loss", "alignment", "uniformity", "lr", "plan/mass"} <= seen[0].keys()
     assert scalars(made["class"].path / "mine" / "a" / "metrics.csv") == seen
     assert sorted(p.name for p in made["none"].path.iterdir()) == [
-        "config.json", "done", "results.jsonl", "weights.safetensors"
+        "config.json", "done", "lock", "results.jsonl", "weights.safetensors"
     ]  # fmt: skip
     assert list((made["tensorboard"].path / "tensorboard").glob("events*"))
     assert len({run.weights_file.read_bytes() for run in made.values()}) == 1
@@ -321,7 +322,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"No space left on device; choose a folder that can be written"):
         train(config, images=pictures(), quiet=True)
     monkeypatch.setattr(runs.files.os, "fsync", real)
-    assert list(runs.Run.of(config).path.iterdir()) == []
+    assert [path.name for path in runs.Run.of(config).path.iterdir()] == ["lock"]
 
 
 def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
@@ -401,7 +402,7 @@ def test_a_run_killed_at_random_goes_on_to_the_same_weights(tmp_path):
         return subprocess.Popen([sys.executable, "-m", "gcalign.cli", "train", *words, f"runs={folder}", *more])
 
     def steps():
-        return [runs.checkpoint_step(runs.Run(p.parent)) for p in (tmp_path / "parts").glob("*/config.json")]
+        return [checkpoint_step(runs.Run(p.parent)) for p in (tmp_path / "parts").glob("*/config.json")]
 
     assert start(tmp_path / "whole").wait() == 0
     later = random.Random(0)

@@ -1,4 +1,4 @@
-"""The objective: min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (eq:mainobj), as a criterion."""
+"""The criterion: min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gcalign.targets import Identity, Labels, Target, Weighted, as_target
 from gcalign.transport import op
 from gcalign.transport.distributed import exchange_headers, group_name, joined, shard, warn_alone
 from gcalign.transport.operators.sources import Given, Inner, Source, without_itself
-from gcalign.transport.problem import MODES, Choice, Form, Options, Problem, as_constraints, choose, name_of
+from gcalign.transport.problem import Choice, Form, Options, Problem, as_constraints, choose, name_of
 from gcalign.transport.support import Full, Groups
 from gcalign.transport.warm import Memory
 
@@ -32,7 +32,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Alignment(Objective):
-    """min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (eq:mainobj), as a criterion.
+    """min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj), as a criterion.
 
     It prints as its composition. See `Objective` for what a call takes.
 
@@ -196,9 +196,9 @@ class Alignment(Objective):
                 choose(self.options, converged=True, **about)
             plan = self._solved(problem)
         choice = choose(self.options, converged=plan.converged, **about)
-        if choice.mode == "implicit" and MODES[int(plan.progress[2])] == "truncated":
-            few = "the plan needs one step, which is" if sides == 1 else "the plain iterations are stored and"
-            return Choice("truncated", f"{few} differentiated in reverse")
+        if choice.mode == "implicit" and plan.progress[4]:  # after plain scalings
+            how = "in one step" if sides == 1 else "by reversing its stored iterations, which is exact as well"
+            return Choice("implicit", f"{choice.reason}; {how}")
         return choice
 
     def problem(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # `python -m` puts the current folder first, where a file would stand in for any module
+
+import argparse
+import os
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, NoReturn
 
 from gcalign.errors import one_of
+from gcalign.lab.terminal import steady
+from gcalign.lab.words import printable
 
 Run = Callable[[argparse.Namespace], None]
 _COMMANDS: dict[str, Callable[[Any], None]] = {}
@@ -150,20 +157,14 @@ def _probe(parser: Parser) -> Run:
         "overrides",
         nargs="+",
         metavar="key=value",
-        help="options: run=, protocol=, seed=, and those of the protocol; run=untrained takes model.* or like=",
+        help="options: run=, protocol=, seed=, and those of the protocol; run=untrained takes model.* or like=; "
+        "encoder=module:function for a run that was made with an encoder of your own",
     )
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.use import probe
 
-        result = probe(args.overrides, progress=sys.stderr.isatty())
-        spread = "" if result.std is None else f" ± {100 * result.std:.1f}"
-        subject = "" if result.of is None else f"{result.of}, "
-        print(
-            f"{subject}{result.protocol}: {100 * result.accuracy:.1f}{spread} % on {result.split} "
-            f"({result.n_test} images), {result.labels_used} labels, seed {result.seed}, "
-            f"chosen: {result.hyperparameters}"
-        )
+        print(probe(args.overrides, progress=sys.stderr.isatty()))
 
     return run
 
@@ -174,7 +175,8 @@ def _probe(parser: Parser) -> Run:
     example="gcalign embed run=runs/gca-uot-scenes-1a2b3c4d5e data=folder data.root=pictures -o features.parquet",
 )
 def _embed(parser: Parser) -> Run:
-    parser.add_argument("overrides", nargs="+", metavar="key=value", help="options: run=, data=, data.root=, split=")
+    options = "options: run=, encoder=, data=, data.root=, split="
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help=options)
     parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet file to write")
 
     def run(args: argparse.Namespace) -> None:
@@ -191,19 +193,9 @@ def _list(parser: Parser) -> Run:
     parser.add_argument("--mean", action="store_true", help="show mean ± standard deviation over seeds for each method")
 
     def run(args: argparse.Namespace) -> None:
-        from rich.console import Console
-        from rich.table import Table
+        from gcalign.lab.training.listing import show
 
-        from gcalign.lab.training.use import listing, summary
-
-        rows = summary(args.folder) if args.mean else listing(args.folder)
-        if not rows:
-            raise ValueError(f"{args.folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        table = Table(*names)
-        for row in rows:
-            table.add_row(*(str(row.get(name, "–")) for name in names))
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
+        show(args.folder, mean=args.mean)
 
     return run
 
@@ -268,11 +260,16 @@ def _report(parser: Parser) -> Run:
     parser.add_argument(
         "--images", type=int, default=256, metavar="N", help="number of rows of the plans (default: %(default)s)"
     )
+    own = "an encoder of your own that runs were made with, to be imported; can be repeated"
+    parser.add_argument("--encoder", action="append", default=[], metavar="MODULE:FUNCTION", help=own)
+    named = "folder of data sets that runs of other users name, to be read; can be repeated"
+    parser.add_argument("--data-root", action="append", default=[], metavar="DIR", help=named)
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.experiments.report import report
 
-        path = report(args.folder, args.output, results=args.results, shown=args.runs_shown, images=args.images)
+        named = {"results": args.results, "encoders": args.encoder, "roots": args.data_root}
+        path = report(args.folder, args.output, shown=args.runs_shown, images=args.images, **named)
         print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
     return run
@@ -281,15 +278,20 @@ def _report(parser: Parser) -> Run:
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Returns 0 if it ran, whatever its result, and 2 after an error."""
     argv = sys.argv[1:] if argv is None else argv
-    if "" not in sys.path:  # an encoder given as module:function may be in the current folder
-        sys.path.insert(0, "")
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that a command starts do not look in the current folder
+    with steady():
+        return _run(argv)
+
+
+def _run(argv: list[str]) -> int:
     try:
         args = _parsed(argv)
         args.run(args)
     except SystemExit as stop:  # argparse, after --help and --version
         return int(stop.code or 0)
-    except (ValueError, TypeError, OSError) as error:
-        print(f"gcalign: {error}", file=sys.stderr)
+    except (ValueError, TypeError, OSError, MemoryError) as error:
+        said = str(error) or "not enough memory; try a smaller batch_size= or data.size="
+        print(f"gcalign: {printable(said)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

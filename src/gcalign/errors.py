@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import math
 from collections.abc import Iterable
 from typing import Any
-
-
-def imported(key: str, name: str, remedy: str) -> Any:
-    """Import the object that `module:object` names, for the setting `key`."""
-    where, _, what = name.partition(":")
-    try:
-        return getattr(importlib.import_module(where), what)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{key}={name!r} cannot be imported ({error}); {remedy}") from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -271,6 +271,8 @@ def _value(problem: Dense, log_p: Tensor, a: Tensor, b: Tensor, unit: float) -> 
             sensitivity += float(slope.nan_to_num(0).abs().sum())
     on_target = problem.terms.kl * problem.target / len(total)  # terms that may cancel have each their own rounding
     moved += float((on_target * largest).sum() + size.mean())
+    # a square has a second-order error, too: all that counts where P = T
+    moved += problem.terms.squared * MARGIN * unit * float(((log_p.exp() + problem.target) * largest).square().sum())
     return total.detach(), MARGIN * unit * moved, sensitivity + float(on_target.sum() + size.mean())
 
 

@@ -205,8 +205,7 @@ def choose(options: Options, *, constrained: int, converged: bool, dual: bool, f
             return Choice("truncated", f"{why}, so the few iterations are differentiated one by one")
         return Choice(
             "implicit",
-            f"the plan has converged and {why}, so its fixed point is differentiated (if that is nearly singular, "
-            "its iterations are)",
+            f"the plan has converged and {why}, so its fixed point is differentiated",
         )
     return Choice(
         requested, "requested" if converged or requested == "truncated" else "requested, but the plan has not converged"

@@ -1,4 +1,4 @@
-"""Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (eq:uvupdatesapp), v⁰ = 1.
+"""Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (Eq. 23, eq:uvupdatesapp), v⁰ = 1.
 
 `plain` multiplies by the stored K̂ and divides: four torch operations an iteration, six where a side is relaxed. It is
 for kernels whose scalings cannot leave the range of the dtype; the module `logarithmic` is for the others.

@@ -24,6 +24,7 @@ from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.subject import Subject, cells, corrupted
 from gcalign.lab.provenance import commit
 from gcalign.lab.training import use
+from gcalign.lab.training.config import Config
 from gcalign.lab.training.module import criterion_of
 from gcalign.lab.training.runs import Run
 from gcalign.metrics import alignment, compactness, uniformity
@@ -95,8 +96,7 @@ def _validation(of: Subject) -> list[Finding]:
 
 def _cifar10c(of: Subject) -> list[Finding]:
     if of.scale.corrupted is None:  # the published files, or all of it made here; a linear layer for each
-        data = use.data_of(of.run, {})
-        result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, data, of.device, False), seed=0)
+        result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, of.data, of.device, False), seed=0)
         return [Finding("cifar10c", result.accuracy, about=_about(result))]
     pool = corrupted(of, of.scale.corrupted)
     x = extract(of.encoder, pool.images, device=of.device)
@@ -279,10 +279,10 @@ def _dated(finding: Finding) -> dict[str, Any]:
     return dataclasses.asdict(finding) | {"about": {**finding.about, "commit": commit()}}
 
 
-def measure(run: Run, names: tuple[str, ...], scale: Scale) -> None:
-    """Whatever of `names` is not kept yet."""
+def measure(run: Run, names: tuple[str, ...], scale: Scale, config: Config) -> None:
+    """Whatever of `names` is not kept yet, of a run that this process owns; `config` is what a command named."""
     have = kept(run)
-    subject = Subject(run, scale)
+    subject = Subject(run, scale, config)
     for name in names:
         if key(name, scale) in have:
             continue

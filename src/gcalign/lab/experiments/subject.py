@@ -26,23 +26,28 @@ from gcalign.lab.training.train import images_of
 class Subject:
     """A finished run about to be measured. What several measurements need is made once."""
 
-    def __init__(self, run: Run, scale: Scale) -> None:
-        self.run, self.scale = run, scale
-        self.config: Config = run.config()
+    def __init__(self, run: Run, scale: Scale, config: Config) -> None:
+        # the config of the command, not of the run's files: its paths and its encoder are named by the user
+        self.run, self.scale, self.config = run, scale, config
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
 
     @functools.cached_property
     def encoder(self) -> nn.Module:
-        return load(self.run.path)
+        return load(self.run.path, encoder=self.config.model.encoder)
 
     @functools.cached_property
     def network(self) -> nn.Module:
         """Encoder and projector: what the loss saw."""
-        return load_whole(self.run.path)
+        return load_whole(self.run.path, encoder=self.config.model.encoder)
+
+    @functools.cached_property
+    def data(self) -> Data:
+        """All of the run's data set, at the size of its encoder."""
+        return use.data_of(self.run, {}, named=self.config.data)
 
     def images(self, split: str) -> Images:
         """As many training images as the run had; all of every other split."""
-        data = self.config.data if split == "train" else use.data_of(self.run, {})
+        data = self.config.data if split == "train" else self.data
         return loaded(data, split)
 
     @functools.cache  # noqa: B019  # a subject lives as long as its measurements
@@ -52,7 +57,7 @@ class Subject:
     @functools.cached_property
     def everything(self) -> Everything:
         """The whole data set, however much of it the run was trained on."""
-        splits = [loaded(use.data_of(self.run, {}), split) for split in ("train", "test")]
+        splits = [loaded(self.data, split) for split in ("train", "test")]
         features = [extract(self.encoder, images, device=self.device) for images in splits]
         return Everything(
             torch.cat(features),
@@ -138,4 +143,4 @@ def _pool(data: tuple[tuple[str, Any], ...], each: int) -> Pool:
 
 def corrupted(of: Subject, each: int) -> Pool:
     """The same images for every run, made once by a process."""
-    return _pool(tuple(dataclasses.asdict(use.data_of(of.run, {})).items()), each)
+    return _pool(tuple(dataclasses.asdict(of.data).items()), each)

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gcalign.errors import did_you_mean, imported
+from gcalign.errors import did_you_mean
+from gcalign.lab.outside import imported
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Named:
     where: str
     package: str
     arguments: Callable[[Path], dict[str, Any]]
+    resumed: Callable[[int], dict[str, Any]] = lambda step: {}  # more of them, for a run that continues after a step
 
 
 LOGGERS = {
@@ -26,11 +28,13 @@ LOGGERS = {
         "lightning.pytorch.loggers:TensorBoardLogger",
         "tensorboard",
         lambda run: {"save_dir": run, "name": "", "version": "tensorboard"},
+        lambda step: {"purge_step": step + 1},  # TensorBoard hides what a killed process logged from this step on
     ),
     "csv": Named(
-        "lightning.pytorch.loggers:CSVLogger",
+        "gcalign.lab.training.rows:RowsLogger",
         "lightning",
         lambda run: {"save_dir": run, "name": "", "version": "csv"},
+        lambda step: {"resume_at": step},
     ),
     # a version is W&B's id of a run: under the same one, a resumed run is drawn on
     "wandb": Named(
@@ -64,14 +68,18 @@ def check(name: str) -> None:
         )
 
 
-def logger_of(name: str, arguments: dict[str, Any], run: Path) -> Any:
-    """The logger of a run, which writes below its folder unless `arguments` say otherwise; False is none."""
+def logger_of(name: str, arguments: dict[str, Any], run: Path, resume_at: int = 0) -> Any:
+    """The logger of a run, which writes below its folder unless `arguments` say otherwise; None is none.
+
+    Logs of a run that continues after step `resume_at` continue there.
+    """
     check(name)
     if name == "none":
-        return False
+        return None
     named = LOGGERS.get(name)
     kind = _imported(named.where if named else name)
     own = named.arguments(run) if named else {"save_dir": run}
+    own |= named.resumed(resume_at) if named and resume_at else {}
     known = inspect.signature(kind).parameters
     if not named and "save_dir" not in known:
         own = {}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gcalign import methods
 from gcalign.alignment import Alignment
 from gcalign.lab.data.images import Images
-from gcalign.lab.models import Twin, encoder, momentum_at, predictor, projector
+from gcalign.lab.models import Factory, Twin, encoder, momentum_at, predictor, projector
 from gcalign.lab.training.config import Config, Optimizer
 from gcalign.lab.training.stream import Augment, Batch, seed_of
 from gcalign.metrics import alignment, uniformity
@@ -49,11 +49,18 @@ def lr_at(step: int, total: int, o: Optimizer) -> float:
 class Pretraining(L.LightningModule):
     """f_θ and g_θ minimising d_M(P_tgt ‖ P_θ); BYOL adds a predictor and a momentum twin."""
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], augment: Augment, total: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        shape: tuple[int, int, int],
+        augment: Augment,
+        total: int,
+        build: str | Factory | None = None,  # what makes the encoder, if the config's name for it is not gcalign's
+    ) -> None:
         super().__init__()
         self.config, self.augment, self.total = config, augment, total
         m = config.model
-        self.encoder = encoder(m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
+        self.encoder = encoder(build or m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
         features = self.encoder.features
         assert isinstance(features, int)
         self.projector = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=config.seed)
@@ -109,7 +116,7 @@ class Pretraining(L.LightningModule):
         return 0.5 * (self.criterion(p[0], targets[1]) + self.criterion(p[1], targets[0]))
 
     def _log(self, loss: Tensor, z: tuple[Tensor, ...], known: dict[str, Any], step: int) -> None:
-        self.log("loss", loss.detach(), prog_bar=True)
+        self.log("loss", loss.detach(), prog_bar=True, logger=False)
         if (step + 1) % self.config.log_every and step + 1 != self.total:
             return
         with torch.no_grad():
@@ -123,8 +130,8 @@ class Pretraining(L.LightningModule):
                     "plan/entropy": plan.entropy,
                     "plan/iterations": torch.tensor(float(plan.iterations)),
                 }
-        self.log_dict(measures)
-        self.log("lr", lr_at(step, self.total, self.config.optimizer))
+        self.log_dict(measures, logger=False)  # the loggers get what the result lines have
+        self.log("lr", lr_at(step, self.total, self.config.optimizer), logger=False)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         o = self.config.optimizer

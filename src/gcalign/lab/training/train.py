@@ -1,4 +1,4 @@
-"""`gcalign train`: from a config to a finished run, or on with one that was interrupted."""
+"""`gcalign train`: from a config to a finished run; a run that was interrupted is continued."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -21,11 +23,15 @@ from gcalign.lab.data.sources import labels_of, load
 from gcalign.lab.data.splits import stratified
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import evaluate, extract
+from gcalign.lab.models import outside
+from gcalign.lab.training.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
 from gcalign.lab.training.module import Pretraining
-from gcalign.lab.training.runs import Run, checkpoint_step, load_checkpoint, save_checkpoint, save_weights
+from gcalign.lab.training.owner import owned
+from gcalign.lab.training.runs import Run, brief, save_weights
 from gcalign.lab.training.stream import Batch, Stream
+from gcalign.lab.words import quoted
 
 
 def images_of(data: Data, split: str, **more: Any) -> Images:
@@ -34,17 +40,22 @@ def images_of(data: Data, split: str, **more: Any) -> Images:
 
 
 class Keeper(Callback):
-    """Checkpoints, result lines and images/s; on one rank for all."""
+    """Result lines, logs, images/s and then, when all of it is on disk, checkpoints; on one rank for all."""
 
-    def __init__(self, run: Run, resume_at: int) -> None:
-        self.run, self.resume_at = run, resume_at
-        self.clock, self.clocked = time.perf_counter(), resume_at
+    def __init__(self, run: Run) -> None:
+        self.run, self.resume_at = run, 0
+        self.clock, self.clocked = time.perf_counter(), 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, Pretraining)
+        first = trainer.strategy.broadcast(self.resume_at)
+        if first != self.resume_at:
+            raise ValueError(
+                f"rank {trainer.global_rank} continues at step {self.resume_at}, rank 0 at {first}; try again"
+            )
         if self.resume_at:
             module.done = load_checkpoint(self.run, module, trainer.optimizers[0])
-        self.clock = time.perf_counter()
+        self.clock, self.clocked = time.perf_counter(), self.resume_at
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -52,22 +63,27 @@ class Keeper(Callback):
         assert isinstance(module, Pretraining)
         config, done = module.config, batch.step + 1
         module.done = done
-        if trainer.is_global_zero and self._due(done, config, module.total):
-            save_checkpoint(self.run, module, trainer.optimizers[0], done)
-        if done % config.log_every and done != module.total:
-            return
-        rate = (done - self.clocked) * config.batch_size / max(1e-9, time.perf_counter() - self.clock)
-        self.clock, self.clocked = time.perf_counter(), done
-        module.log("images/s", rate, prog_bar=True)
-        if not trainer.is_global_zero:
-            return
-        measured = {k: float(v) for k, v in trainer.callback_metrics.items()}
-        files.append_json_lines(self.run.results_file, [{"kind": "train", "step": done, **measured, "images/s": rate}])
-
-    @staticmethod
-    def _due(done: int, config: Config, total: int) -> bool:
+        if done % config.log_every == 0 or done == module.total:
+            rate = (done - self.clocked) * config.batch_size / max(1e-9, time.perf_counter() - self.clock)
+            self.clock, self.clocked = time.perf_counter(), done
+            module.log("images/s", rate, prog_bar=True, logger=False)
+            measured = {k: float(v) for k, v in trainer.callback_metrics.items()} | {"images/s": rate}
+            record(trainer, self.run, done, {"kind": "train", **measured}, measured)
         # between accumulated batches half of a gradient is pending, which no file holds
-        return done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != total
+        due = done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != module.total
+        if trainer.is_global_zero and due:
+            for logger in trainer.loggers:
+                logger.save()
+            save_checkpoint(self.run, module, trainer.optimizers[0], done, config.hash)
+
+
+def record(trainer: L.Trainer, run: Run, step: int, line: dict[str, Any], scalars: dict[str, float]) -> None:
+    """A result line, and the same numbers for the loggers, at the step of the run and not of the process."""
+    if not trainer.is_global_zero:
+        return
+    files.append_json_lines(run.results_file, [{"step": step, **line}])
+    for logger in trainer.loggers:
+        logger.log_metrics(scalars, step)
 
 
 class OnlineKNN(Callback):
@@ -91,25 +107,23 @@ class OnlineKNN(Callback):
         found = evaluate(
             "knn", features[known], self.labels[known], features[asked], self.labels[asked], split="held out"
         )
-        record = {"kind": "knn", "step": batch.step + 1, "epoch": epoch, "accuracy": found.accuracy}
-        files.append_json_lines(self.run.results_file, [record])
-        module.log("knn", found.accuracy, prog_bar=True)
+        line = {"kind": "knn", "epoch": epoch, "accuracy": found.accuracy}
+        record(trainer, self.run, batch.step + 1, line, {"knn": found.accuracy})
 
 
 def train(config: Config, *, images: Images | None = None, quiet: bool = False, announce: bool = True) -> Run:
-    """Run it, go on with it, or say that it is done; `quiet` shows nothing, without `announce` only the progress."""
+    """Run it, continue it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
+
+    An encoder of the user's own is imported by its name in `config`, which a command or a call made.
+    """
     run = Run.of(config)
     if run.done:
-        _say(
-            f"{run.path} is finished already; nothing to do. Evaluate it with: gcalign probe run={run.path}",
-            quiet or not announce,
-        )
-        return run
+        return _finished(run, quiet or not announce)
     images = images_of(config.data, "train") if images is None else images
-    resume_at = checkpoint_step(run)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
+    keeper = Keeper(run)
     try:
-        trainer = _trainer(config, run, images, resume_at, quiet)
+        trainer = _trainer(config, run, images, keeper, quiet)
     except MisconfigurationException as error:
         raise ValueError(
             f"accelerator={config.accelerator} devices={config.devices} precision={config.precision}: {error}; "
@@ -127,8 +141,49 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         world=trainer.world_size,
         augment=augment if config.augment_in == "workers" else None,
     )
-    module = Pretraining(config, images.shape, augment, stream.total)
+    module = Pretraining(config, images.shape, augment, stream.total, outside(config.model.encoder))
     module.check(images)
+    with _owned(run, config) if trainer.is_global_zero else nullcontext():
+        if run.done:  # by the process that this one waited for
+            return _finished(run, quiet or not announce)
+        if trainer.is_global_zero:
+            run.start(config)
+        keeper.resume_at = checkpoint_step(run, config.hash)
+        if keeper.resume_at > stream.total:
+            raise ValueError(
+                f"{run.checkpoint_file} is of step {keeper.resume_at}, and the run has {stream.total} steps; delete it "
+                "to start the run again"
+            )
+        _continued(config, run, images.shape, trainer, module, stream, keeper.resume_at, quiet)
+    if trainer.is_global_zero:
+        again = quoted("gcalign", "probe", f"run={run.path}")
+        _say(f"done: {run.path}\nevaluate it with: {again}", quiet or not announce)
+    return run
+
+
+@contextmanager
+def _owned(run: Run, config: Config) -> Iterator[None]:
+    """The run's folder, made and owned: the first thing that is written."""
+    with ExitStack() as stack:
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(owned(run.path, wait=config.wait))
+        except OSError as error:
+            raise ValueError(f"runs={config.runs}: {error}; choose a folder that can be written with runs=…") from error
+        yield
+
+
+def _continued(
+    config: Config,
+    run: Run,
+    shape: tuple[int, int, int],
+    trainer: L.Trainer,
+    module: Pretraining,
+    stream: Stream,
+    resume_at: int,
+    quiet: bool,
+) -> None:
+    """From the last checkpoint, or the start, to the weights."""
     loader = DataLoader(
         stream,
         batch_size=None,
@@ -136,27 +191,35 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         num_workers=config.workers,
         persistent_workers=False,
     )
-    run.start(config)  # the first thing that is written
     try:
-        run.keep_results_before(resume_at)
+        if trainer.is_global_zero:
+            run.keep_results_before(resume_at)
         if resume_at:
-            _say(f"{run.path}: going on at step {resume_at}", quiet)
+            trainer.logger = logger_of(config.logger, config.logger_args, run.path, resume_at)
+            _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
         if trainer.is_global_zero:
-            save_weights(run, config, module.encoder, module.projector, images.shape)
+            save_weights(run, config, module.encoder, module.projector, shape)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
         _say(f"{said} at step {checkpoint_step(run)}", quiet or not trainer.is_global_zero)
         raise
-    except OSError as error:  # a full disk, most of all
+    except (OSError, WorkerError) as error:  # a full disk, most of all
         raise ValueError(
             f"{run.path} stopped at step {module.done} of {stream.total}: {error}; when that is mended, the same "
             f"command goes on at step {checkpoint_step(run)}"
         ) from error
-    if trainer.is_global_zero:
-        _say(f"done: {run.path}\nevaluate it with: gcalign probe run={run.path}", quiet or not announce)
+
+
+def _finished(run: Run, quiet: bool) -> Run:
+    again = quoted("gcalign", "probe", f"run={run.path}")
+    _say(f"{run.path} is finished already; nothing to do. Evaluate it with: {again}", quiet)
     return run
+
+
+class WorkerError(Exception):
+    """A process that training needs is gone."""
 
 
 def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> None:
@@ -173,6 +236,10 @@ def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> 
             trainer.fit(module, loader)
         except SystemExit:
             raise KeyboardInterrupt from None
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise WorkerError(f"{brief(error)}; too little memory, perhaps: try workers=0") from error
         finally:
             if main:
                 signal.signal(signal.SIGINT, handler)
@@ -180,11 +247,11 @@ def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> 
         raise KeyboardInterrupt
 
 
-def _trainer(config: Config, run: Run, images: Images, resume_at: int, quiet: bool) -> L.Trainer:
+def _trainer(config: Config, run: Run, images: Images, keeper: Keeper, quiet: bool) -> L.Trainer:
     watched = sys.stderr.isatty() and not quiet
-    callbacks: list[Callback] = [Keeper(run, resume_at)]
-    if config.knn_every:
-        callbacks.append(OnlineKNN(run, images, config.knn_every))
+    callbacks: list[Callback] = [keeper]
+    if config.knn_every:  # before the keeper, whose checkpoint is the last that is written of a step
+        callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
     if watched:
         callbacks.append(RichProgressBar())
     return L.Trainer(
@@ -194,7 +261,7 @@ def _trainer(config: Config, run: Run, images: Images, resume_at: int, quiet: bo
         strategy="ddp" if config.devices > 1 else "auto",
         precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
         accumulate_grad_batches=config.accumulate,
-        logger=logger_of(config.logger, config.logger_args, run.path),
+        logger=logger_of(config.logger, config.logger_args, run.path) or False,
         log_every_n_steps=config.log_every,
         callbacks=callbacks,
         enable_checkpointing=False,
