@@ -21,7 +21,9 @@ from gcalign.lab.data.images import Images
 CHUNK = 128  # images for each task: the pool's own work is as long as decoding a few small images
 
 
-def _opened(raw: Raw) -> Image.Image:
+def _opened(raw: Raw | Image.Image) -> Image.Image:
+    if isinstance(raw, Image.Image):
+        return raw
     if isinstance(raw, Path):
         raw = raw.read_bytes()
     if isinstance(raw, bytes):
@@ -39,7 +41,7 @@ def short_side(raw: Raw) -> int:
     return min(_opened(raw).size)
 
 
-def pixels_of(raw: Raw, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
+def pixels_of(raw: Raw | Image.Image, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
     """RGB, the shorter side brought to `size`, the square in the middle."""
     image = _opened(raw)
     if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey at 255, which is white
