@@ -26,7 +26,7 @@ STOREYS = [
     ("alignment",),
     ("symmetric",),
     ("methods",),
-    ("functional", "caching", "interop"),
+    ("functional", "caching", "interop", "auditing"),
     ("public",),
     ("__init__",),
     ("lab",),

@@ -241,7 +241,7 @@ class Soft(Target):
             layout = "joint" if sides.joint else "cross"
             raise ValueError(
                 f"target of shape {tuple(self.matrix.shape)} must be {sides.shape}: the {layout} layout has "
-                f"{sides.shape[0]} rows and {sides.shape[1]} columns"
+                f"{sides.shape[0]} rows and {sides.shape[1]} columns; give T in that shape"
             )
         matrix = self.matrix.to(device=sides.rows.features.device, dtype=dtype)
         support: Support

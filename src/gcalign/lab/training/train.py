@@ -18,9 +18,9 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar
 from torch.utils.data import DataLoader
 
 from gcalign.lab import files
-from gcalign.lab.data.images import Images
+from gcalign.lab.data.images import Images, Subset
 from gcalign.lab.data.sources import labels_of, load
-from gcalign.lab.data.splits import stratified
+from gcalign.lab.data.splits import long_tailed, stratified
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.models import outside
@@ -35,8 +35,12 @@ from gcalign.lab.words import quoted
 
 
 def images_of(data: Data, split: str, **more: Any) -> Images:
-    """A split of a config's data set."""
-    return load(data.name, split, root=data.root, size=data.size, limit=data.limit, on_error=data.on_error, **more)
+    """A split of a config's data set; a long tail is that of the training images alone."""
+    about: dict[str, Any] = {"root": data.root, "size": data.size, "on_error": data.on_error, **more}
+    if split != "train" or data.tail == 1:
+        return load(data.name, split, limit=data.limit, **about)
+    whole = load(data.name, split, **about)
+    return Subset(whole, long_tailed(labels_of(whole, "data.tail"), data.tail, data.limit, seed=0))
 
 
 class Keeper(Callback):
@@ -137,6 +141,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         seed=config.seed,
         noise=config.pairs.noise,
         views=config.pairs.views,
+        mislabelled=config.target.noise,
         rank=trainer.global_rank,
         world=trainer.world_size,
         augment=augment if config.augment_in == "workers" else None,
