@@ -35,7 +35,7 @@ STOREYS = [
     ("lab.files", "lab.provenance", "lab.terminal"),
     ("lab.verify",),
     ("lab.data", "lab.models", "lab.report"),
-    ("lab.evaluation",),
+    ("lab.evaluation", "lab.estimator"),
     ("lab.training",),
     ("lab.experiments",),
     ("lab.bench", "lab.demo"),

@@ -163,7 +163,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
                 f"{run.checkpoint_file} is of step {keeper.resume_at}, and the run has {stream.total} steps; delete it "
                 "to start the run again"
             )
-        _continued(config, run, images.shape, trainer, module, stream, keeper.resume_at, quiet)
+        _continued(config, run, images, trainer, module, stream, keeper.resume_at, quiet)
     if trainer.is_global_zero:
         again = quoted("gcalign", "probe", f"run={run.path}")
         _say(f"done: {run.path}\nevaluate it with: {again}", quiet or not announce)
@@ -185,7 +185,7 @@ def _owned(run: Run, config: Config) -> Iterator[None]:
 def _continued(
     config: Config,
     run: Run,
-    shape: tuple[int, int, int],
+    images: Images,
     trainer: L.Trainer,
     module: Pretraining,
     stream: Stream,
@@ -208,7 +208,7 @@ def _continued(
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
         if trainer.is_global_zero:
-            save_weights(run, config, module.encoder, module.projector, shape)
+            save_weights(run, config, module.encoder, module.projector, images)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
