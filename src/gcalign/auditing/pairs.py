@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from gcalign.auditing.calibration import calibrated, p_values, separation, share
 from gcalign.auditing.embeddings import Embeddings, Pairs, as_embeddings, nearest
 from gcalign.auditing.fits import Fit, Neighbours, Potentials, best_others, cosine, csls, softmax
 from gcalign.auditing.plans import plan, sizes, solved
-from gcalign.auditing.result import Audit
+from gcalign.auditing.result import Audit, Scale, joined
 from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
@@ -33,6 +34,7 @@ def audit(
     relax: float = math.inf,
     batch: int | None = None,
     passes: int | None = None,
+    folds: Any = None,
     seed: int = 0,
     progress: bool = False,
 ) -> Audit:
@@ -57,6 +59,8 @@ def audit(
         batch: pairs that are solved at once. None: all, up to 8,192 pairs; more in batches of 4,096 and two passes over
             all similarities; above 200,000 pairs in batches of 16,384 without passes.
         passes: how often all similarities are computed after the batches.
+        folds: the fold of each pair [n], whole numbers, if each fold was embedded by a model of its own. Pairs are then
+            compared only within their fold, and suspicions are in units of the spread of re-paired items there.
         seed: of the re-paired items and the batches.
         progress: show progress bars.
 
@@ -86,22 +90,47 @@ def audit(
         count("batch", batch, "pairs that are solved at once; leave it out to have it chosen", least=LEAST_PAIRS)
     if passes is not None:
         count("passes", passes, "0 leaves the plans of the batches as they are", least=0)
+    options = Options(score, eps, relax, batch, passes, seed, progress)
     with torch.no_grad():
-        return _audited(*as_embeddings(a, b, LEAST_PAIRS), score, eps, relax, batch, passes, seed, progress)
+        x, y = as_embeddings(a, b, LEAST_PAIRS)
+        if folds is None:
+            return _audited(x, y, options)[0]
+        parts = _parts(folds, len(x), x.device)
+        return joined([(part.cpu(), *_audited(x.take(part), y.take(part), options)) for part in parts])
 
 
-def _audited(
-    a: Embeddings,
-    b: Embeddings,
-    score: str,
-    eps: float | None,
-    relax: float,
-    batch: int | None,
-    passes: int | None,
-    seed: int,
-    progress: bool,
-) -> Audit:
-    generator = torch.Generator().manual_seed(seed)
+@dataclass(frozen=True)
+class Options:
+    """How to audit, checked."""
+
+    score: str
+    eps: float | None
+    relax: float
+    batch: int | None
+    passes: int | None
+    seed: int
+    progress: bool
+
+
+def _parts(folds: Any, n: int, device: torch.device) -> list[Tensor]:
+    """The pairs of each fold."""
+    fold = torch.as_tensor(folds, device=device)
+    if fold.shape != (n,) or fold.is_floating_point() or fold.is_complex():
+        raise ValueError(f"folds of shape {tuple(fold.shape)} and {fold.dtype} must be [{n}], a whole number per pair")
+    parts = [(fold == k).nonzero().flatten() for k in fold.unique()]
+    for part in parts:
+        if len(part) < LEAST_PAIRS:
+            raise ValueError(
+                f"fold {int(fold[part[0]])} has {len(part)} pairs; each is compared with the others of its fold, which "
+                f"needs at least {LEAST_PAIRS}: use fewer folds"
+            )
+    return parts
+
+
+def _audited(a: Embeddings, b: Embeddings, options: Options) -> tuple[Audit, Scale]:
+    """The audit of pairs that were embedded by one model, and the scale of its suspicions."""
+    score, eps, progress = options.score, options.eps, options.progress
+    generator = torch.Generator().manual_seed(options.seed)
     everyone = torch.arange(len(a), device=a.device)
     pairs = Pairs.of(a, b, everyone, everyone)
     repaired = Pairs.of(a, b, *_repaired(len(a), generator, a.device))
@@ -112,24 +141,25 @@ def _audited(
             "way; audit embeddings that differ, e.g. after subtracting their mean"
         )
     settings: dict[str, Any] = {}
-    lam = relax * spread
+    lam = options.relax * spread
     if score in ("plan", "softmax"):
         eps = _chosen_eps(a, b, score, spread, lam, generator) if eps is None else eps
         settings["eps"] = eps
     label = f"{score}, all pairs" if progress else None
     fit: Fit
     if score == "plan":
-        batch, passes = sizes(len(a), batch, passes)
+        assert eps is not None
+        batch, passes = sizes(len(a), options.batch, options.passes)
         settings |= {"relax": lam if math.isfinite(lam) else "none", "batch": batch, "passes": passes}
-        options: dict[str, Any] = {"batch": batch, "passes": passes, "generator": generator, "progress": progress}
-        fit, other = plan(a, b, float(eps or 0), lam, **options)
+        fit, other = plan(a, b, eps, lam, batch=batch, passes=passes, generator=generator, progress=progress)
     else:
         fit = _rival(score, a, b, eps, label)
         other = best_others(fit if isinstance(fit, Potentials) else cosine(a, b), label)
     own = fit.of(pairs)
-    found = calibrated(own, fit.of(repaired))
+    null = fit.of(repaired)
+    found = calibrated(own, null)
     near = p_values(own, fit.of(_near_misses(a, b, generator)))
-    return Audit(
+    audited = Audit(
         suspicion=(-own).cpu(),
         similarity=pairs.cosine.cpu(),
         other=other.cpu(),
@@ -141,6 +171,7 @@ def _audited(
         score=score,
         settings=settings,
     )
+    return audited, Scale(-float(null.mean()), float(null.std()))
 
 
 def _rival(score: str, a: Embeddings, b: Embeddings, eps: float | None, label: str | None) -> Fit:

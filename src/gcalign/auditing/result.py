@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Suspicion of re-paired items."""
+
+    mean: float
+    std: float
+
 
 LEAST = 1e-3  # weight of a pair that is surely wrong: weights of a criterion must be > 0
 CUT = 0.5  # probability from which a pair is flagged
@@ -76,13 +86,13 @@ class Audit:
     @cached_property
     def threshold(self) -> float:
         """Suspicion from which a pair is more likely wrong than right; inf if no pair is."""
-        wrong = self.suspicion[self.probability >= CUT]
+        wrong = self.suspicion[self.flagged]
         return float(wrong.min()) if len(wrong) else math.inf
 
     @property
     def flagged(self) -> Tensor:  # [n] bool
-        """Pairs at or above the suggested threshold."""
-        return self.suspicion >= self.threshold
+        """Pairs that are more likely wrong than right: those at or above the suggested threshold."""
+        return self.probability >= CUT
 
     @property
     def precision(self) -> float:
@@ -154,3 +164,32 @@ class Audit:
             float(x[k]) for x in (self.suspicion, self.probability, self.similarity, self.other_similarity)
         )
         return f"{k:8d}  {suspicion:9.3f}  {probability:11.3f}  {own:10.3f}  {int(self.other[k]):10d}  {other:14.3f}"
+
+
+def joined(parts: Sequence[tuple[Tensor, Audit, Scale]]) -> Audit:
+    """One audit from those of the folds: which pairs, their audit, and the scale that makes suspicions comparable."""
+    n = sum(len(which) for which, _, _ in parts)
+    first = parts[0][1]
+    columns: dict[str, Any] = {
+        name: torch.empty(n, dtype=getattr(first, name).dtype)
+        for name in ("suspicion", "similarity", "other", "other_similarity", "probability")
+    }
+    for which, audit, scale in parts:
+        values = {name: getattr(audit, name) for name in columns}
+        values["suspicion"] = (audit.suspicion - scale.mean) / scale.std
+        values["other"] = which[audit.other]
+        for name, value in values.items():
+            columns[name][which] = value
+
+    def mean(name: str) -> float:
+        return sum(len(which) * float(getattr(audit, name)) for which, audit, _ in parts) / n
+
+    settings = {"folds": len(parts), **{k: _common(audit.settings[k] for _, audit, _ in parts) for k in first.settings}}
+    expected = {name: mean(name) for name in ("share", "share_at_most", "auroc")}
+    return Audit(**columns | expected, score=first.score, settings=settings)
+
+
+def _common(values: Iterable[Any]) -> Any:
+    """The value that all have, or their mean."""
+    several = list(values)
+    return several[0] if len(set(several)) == 1 else sum(several) / len(several)
