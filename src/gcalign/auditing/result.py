@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Suspicion of re-paired items."""
-
-    mean: float
-    std: float
-
 
 LEAST = 1e-3  # weight of a pair that is surely wrong: weights of a criterion must be > 0
 CUT = 0.5  # probability from which a pair is flagged
@@ -166,30 +157,23 @@ class Audit:
         return f"{k:8d}  {suspicion:9.3f}  {probability:11.3f}  {own:10.3f}  {int(self.other[k]):10d}  {other:14.3f}"
 
 
-def joined(parts: Sequence[tuple[Tensor, Audit, Scale]]) -> Audit:
-    """One audit from those of the folds: which pairs, their audit, and the scale that makes suspicions comparable."""
-    n = sum(len(which) for which, _, _ in parts)
-    first = parts[0][1]
-    columns: dict[str, Any] = {
-        name: torch.empty(n, dtype=getattr(first, name).dtype)
-        for name in ("suspicion", "similarity", "other", "other_similarity", "probability")
-    }
-    for which, audit, scale in parts:
-        values = {name: getattr(audit, name) for name in columns}
-        values["suspicion"] = (audit.suspicion - scale.mean) / scale.std
-        values["other"] = which[audit.other]
-        for name, value in values.items():
-            columns[name][which] = value
+def joined(parts: Sequence[Tensor], audits: Sequence[Audit]) -> Audit:
+    """One audit from those of the folds, given which pairs each fold has."""
+    n, first = sum(map(len, parts)), audits[0]
+    names = ("suspicion", "similarity", "other", "other_similarity", "probability")
+    columns: dict[str, Any] = {name: torch.empty(n, dtype=getattr(first, name).dtype) for name in names}
+    for part, audit in zip(parts, audits, strict=True):
+        for name in names:
+            columns[name][part] = part[audit.other] if name == "other" else getattr(audit, name)
 
     def mean(name: str) -> float:
-        return sum(len(which) * float(getattr(audit, name)) for which, audit, _ in parts) / n
+        return sum(len(audit) * float(getattr(audit, name)) for audit in audits) / n
 
-    settings = {"folds": len(parts), **{k: _common(audit.settings[k] for _, audit, _ in parts) for k in first.settings}}
     expected = {name: mean(name) for name in ("share", "share_at_most", "auroc")}
+    settings = {"folds": len(parts), **{key: _common([x.settings[key] for x in audits]) for key in first.settings}}
     return Audit(**columns | expected, score=first.score, settings=settings)
 
 
-def _common(values: Iterable[Any]) -> Any:
+def _common(values: Sequence[Any]) -> Any:
     """The value that all have, or their mean."""
-    several = list(values)
-    return several[0] if len(set(several)) == 1 else sum(several) / len(several)
+    return values[0] if len(set(values)) == 1 else sum(values) / len(values)
