@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gcalign.auditing.calibration import calibrated, p_values, separation, share_of
-from gcalign.auditing.embeddings import Embeddings, Pairs, as_embeddings, nearest
+from gcalign.auditing.embeddings import Embeddings, Pairs, as_embeddings
 from gcalign.auditing.fits import Fit, Neighbours, Potentials, best_others, cosine, csls, softmax
+from gcalign.auditing.nulls import Paired
 from gcalign.auditing.plans import plan, sizes, solved
-from gcalign.auditing.result import Audit
+from gcalign.auditing.result import Audit, joined
 from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
 LEAST_PAIRS = 10
-SAMPLE = 4096  # pairs from which ε is chosen, and for which near partners are looked up
-POOL = 100_000  # items among which near partners are looked up
-NULL = 50_000  # re-paired items
-NEAREST = 5  # a near partner is drawn from so many
+SAMPLE = 4096  # pairs from which ε is chosen
 RELATIVE = (0.06, 0.12, 0.25, 0.5)  # candidates for ε, in units of the spread of similarities
+SMALLEST = 1e-3  # ε that float32 can take
 
 
 def audit(
@@ -33,6 +34,7 @@ def audit(
     relax: float = math.inf,
     batch: int | None = None,
     passes: int | None = None,
+    folds: Any = None,
     seed: int = 0,
     progress: bool = False,
 ) -> Audit:
@@ -57,6 +59,8 @@ def audit(
         batch: pairs that are solved at once. None: all, up to 8,192 pairs; more in batches of 4,096 and two passes over
             all similarities; above 200,000 pairs in batches of 16,384 without passes.
         passes: how often all similarities are computed after the batches.
+        folds: the fold of each pair [n], whole numbers, if each fold was embedded by a model of its own. Pairs are then
+            compared only within their fold. Folds should be about equally large.
         seed: of the re-paired items and the batches.
         progress: show progress bars.
 
@@ -86,104 +90,108 @@ def audit(
         count("batch", batch, "pairs that are solved at once; leave it out to have it chosen", least=LEAST_PAIRS)
     if passes is not None:
         count("passes", passes, "0 leaves the plans of the batches as they are", least=0)
-    with torch.no_grad():
-        return _audited(*as_embeddings(a, b, LEAST_PAIRS), score, eps, relax, batch, passes, seed, progress)
-
-
-def _audited(
-    a: Embeddings,
-    b: Embeddings,
-    score: str,
-    eps: float | None,
-    relax: float,
-    batch: int | None,
-    passes: int | None,
-    seed: int,
-    progress: bool,
-) -> Audit:
+    options = Options(score, eps, relax, batch, passes, progress)
     generator = torch.Generator().manual_seed(seed)
-    everyone = torch.arange(len(a), device=a.device)
-    pairs = Pairs.of(a, b, everyone, everyone)
-    repaired = Pairs.of(a, b, *_repaired(len(a), generator, a.device))
-    spread = float(repaired.cosine.std())
-    if spread < 1e-6:
-        raise ValueError(
-            f"similarities of re-paired items have a standard deviation of {spread:.1e}: all embeddings point the same "
-            "way; audit embeddings that differ, e.g. after subtracting their mean"
-        )
+    with torch.no_grad():
+        x, y = as_embeddings(a, b, LEAST_PAIRS)
+        if folds is None:
+            paired = Paired.of(x, y, generator)
+            return _audited(paired, options, _relative([paired], options, generator), generator)
+        parts = _parts(folds, len(x), x.device)
+        each = [Paired.of(x.take(part), y.take(part), generator) for part in parts]
+        # one ε for all folds, relative to the spread of each, so that suspicions can be compared
+        relative = _relative(each, options, generator)
+        audits = [_audited(paired, options, relative, generator) for paired in each]
+        return joined([part.cpu() for part in parts], audits)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to audit, checked."""
+
+    score: str
+    eps: float | None
+    relax: float
+    batch: int | None
+    passes: int | None
+    progress: bool
+
+
+def _parts(folds: Any, n: int, device: torch.device) -> list[Tensor]:
+    """The pairs of each fold."""
+    fold = torch.as_tensor(folds, device=device)
+    if fold.shape != (n,) or fold.is_floating_point() or fold.is_complex():
+        raise ValueError(f"folds of shape {tuple(fold.shape)} and {fold.dtype} must be [{n}], a whole number per pair")
+    parts = [(fold == k).nonzero().flatten() for k in fold.unique()]
+    for part in parts:
+        if len(part) < LEAST_PAIRS:
+            raise ValueError(
+                f"fold {int(fold[part[0]])} has {len(part)} pairs; each is compared with the others of its fold, which "
+                f"needs at least {LEAST_PAIRS}: use fewer folds"
+            )
+    return parts
+
+
+def _relative(each: Sequence[Paired], options: Options, generator: torch.Generator) -> float:
+    """ε in units of the spread: the candidate that tells pairs best from near misses, on a sample of each fold."""
+    if options.eps is not None or options.score not in ("plan", "softmax"):
+        return math.nan
+    told = dict.fromkeys(RELATIVE, 0.0)
+    for paired in each:
+        some = paired.sample(SAMPLE, generator)
+        x, y = some.a, some.b
+        cosines = x.rows(slice(None)) @ y.rows(slice(None)).to(x.device).T
+        for relative in RELATIVE:
+            eps = _absolute(relative, some)
+            if options.score == "plan":
+                fit = Potentials(x, y, 1 / eps, *solved(cosines, eps, options.relax * some.spread))
+            else:
+                fit = softmax(x, y, eps)
+            told[relative] += separation(fit.of(some.pairs), fit.of(some.near))
+    return max(told, key=lambda c: told[c])
+
+
+def _absolute(relative: float, paired: Paired) -> float:
+    return max(relative * paired.spread, SMALLEST)
+
+
+def _audited(paired: Paired, options: Options, relative: float, generator: torch.Generator) -> Audit:
+    """The audit of pairs that were embedded by one model."""
+    a, b = paired.a, paired.b
     settings: dict[str, Any] = {}
-    lam = relax * spread
-    if score in ("plan", "softmax"):
-        eps = _chosen_eps(a, b, score, spread, lam, generator) if eps is None else eps
-        settings["eps"] = eps
-    label = f"{score}, all pairs" if progress else None
+    if options.score in ("plan", "softmax"):
+        settings["eps"] = _absolute(relative, paired) if options.eps is None else options.eps
+    label = f"{options.score}, all pairs" if options.progress else None
     fit: Fit
-    if score == "plan":
-        batch, passes = sizes(len(a), batch, passes)
-        settings |= {"relax": lam if math.isfinite(lam) else "none", "batch": batch, "passes": passes}
-        options: dict[str, Any] = {"batch": batch, "passes": passes, "generator": generator, "progress": progress}
-        fit, other = plan(a, b, float(eps or 0), lam, **options)
+    if options.score == "plan":
+        batch, passes = sizes(len(a), options.batch, options.passes)
+        lam = options.relax * paired.spread
+        work: dict[str, Any] = {"batch": batch, "passes": passes}
+        fit, other = plan(a, b, settings["eps"], lam, **work, generator=generator, progress=options.progress)
+        settings |= {"relax": lam if math.isfinite(lam) else "none", **work}
     else:
-        fit = _rival(score, a, b, eps, label)
+        fit = _rival(options.score, a, b, settings.get("eps", math.nan), label)
         other = best_others(fit if isinstance(fit, Potentials) else cosine(a, b), label)
-    own = fit.of(pairs)
-    found = calibrated(own, fit.of(repaired))
-    near = p_values(own, fit.of(_near_misses(a, b, generator)))
+    own = fit.of(paired.pairs)
+    expected = calibrated(own, fit.of(paired.random))
     return Audit(
         suspicion=(-own).cpu(),
-        similarity=pairs.cosine.cpu(),
+        similarity=paired.pairs.cosine.cpu(),
         other=other.cpu(),
-        other_similarity=Pairs.of(a, b, everyone, other).cosine.cpu(),
-        probability=found.probability.cpu(),
-        share=found.share,
-        share_at_most=max(found.share, share_of(near)),
-        auroc=found.auroc,
-        score=score,
+        other_similarity=Pairs.of(a, b, paired.pairs.i, other).cosine.cpu(),
+        probability=expected.probability.cpu(),
+        share=expected.share,
+        share_at_most=max(expected.share, share_of(p_values(own, fit.of(paired.near)))),
+        auroc=expected.auroc,
+        score=options.score,
         settings=settings,
     )
 
 
-def _rival(score: str, a: Embeddings, b: Embeddings, eps: float | None, label: str | None) -> Fit:
+def _rival(score: str, a: Embeddings, b: Embeddings, eps: float, label: str | None) -> Fit:
+    """What the plan is compared with."""
     if score == "softmax":
-        assert eps is not None
         return softmax(a, b, eps, label)
     if score == "neighbours":
         return Neighbours(a, b)
     return csls(a, b, label=label) if score == "csls" else cosine(a, b)
-
-
-def _chosen_eps(
-    a: Embeddings, b: Embeddings, score: str, spread: float, lam: float, generator: torch.Generator
-) -> float:
-    """The candidate that tells pairs best from near misses, on a sample of the pairs."""
-    part = torch.randperm(len(a), generator=generator)[:SAMPLE].to(a.device)
-    x, y = a.take(part), b.take(part)
-    everyone = torch.arange(len(part), device=a.device)
-    own, near = Pairs.of(x, y, everyone, everyone), _near_misses(x, y, generator)
-    cosines = x.rows(slice(None)) @ y.rows(slice(None)).to(a.device).T
-
-    def told(eps: float) -> float:
-        fit = Potentials(x, y, 1 / eps, *solved(cosines, eps, lam)) if score == "plan" else softmax(x, y, eps)
-        return separation(fit.of(own), fit.of(near))
-
-    return max((max(c * spread, 1e-3) for c in RELATIVE), key=told)
-
-
-def _repaired(n: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Random pairs (i, j), i ≠ j: as mismatched as pairs can be."""
-    i = torch.arange(n).repeat(max(1, min(50, NULL // n)))
-    if len(i) > NULL:
-        i = torch.randperm(n, generator=generator)[:NULL]
-    j = (i + torch.randint(1, n, (len(i),), generator=generator)) % n
-    return i.to(device), j.to(device)
-
-
-def _near_misses(a: Embeddings, b: Embeddings, generator: torch.Generator) -> Pairs:
-    """Pairs in which one item is exchanged for one of its nearest on its own side: b in one half, a in the other."""
-    n = len(a)
-    asked = torch.randperm(n, generator=generator)[:SAMPLE].to(a.device)
-    pool = torch.randperm(n, generator=generator)[:POOL].to(a.device)
-    k = min(NEAREST, n - 1)
-    other_a, other_b = (nearest(x, asked, k, pool).flatten() for x in (a, b))
-    kept = asked.repeat_interleave(k)
-    return Pairs.of(a, b, torch.cat([kept, other_a]), torch.cat([other_b, kept]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -76,13 +77,13 @@ class Audit:
     @cached_property
     def threshold(self) -> float:
         """Suspicion from which a pair is more likely wrong than right; inf if no pair is."""
-        wrong = self.suspicion[self.probability >= CUT]
+        wrong = self.suspicion[self.flagged]
         return float(wrong.min()) if len(wrong) else math.inf
 
     @property
     def flagged(self) -> Tensor:  # [n] bool
-        """Pairs at or above the suggested threshold."""
-        return self.suspicion >= self.threshold
+        """Pairs that are more likely wrong than right: those at or above the suggested threshold."""
+        return self.probability >= CUT
 
     @property
     def precision(self) -> float:
@@ -154,3 +155,25 @@ class Audit:
             float(x[k]) for x in (self.suspicion, self.probability, self.similarity, self.other_similarity)
         )
         return f"{k:8d}  {suspicion:9.3f}  {probability:11.3f}  {own:10.3f}  {int(self.other[k]):10d}  {other:14.3f}"
+
+
+def joined(parts: Sequence[Tensor], audits: Sequence[Audit]) -> Audit:
+    """One audit from those of the folds, given which pairs each fold has."""
+    n, first = sum(map(len, parts)), audits[0]
+    names = ("suspicion", "similarity", "other", "other_similarity", "probability")
+    columns: dict[str, Any] = {name: torch.empty(n, dtype=getattr(first, name).dtype) for name in names}
+    for part, audit in zip(parts, audits, strict=True):
+        for name in names:
+            columns[name][part] = part[audit.other] if name == "other" else getattr(audit, name)
+
+    def mean(name: str) -> float:
+        return sum(len(audit) * float(getattr(audit, name)) for audit in audits) / n
+
+    expected = {name: mean(name) for name in ("share", "share_at_most", "auroc")}
+    settings = {"folds": len(parts), **{key: _common([x.settings[key] for x in audits]) for key in first.settings}}
+    return Audit(**columns | expected, score=first.score, settings=settings)
+
+
+def _common(values: Sequence[Any]) -> Any:
+    """The value that all have, or their mean."""
+    return values[0] if len(set(values)) == 1 else sum(values) / len(values)
