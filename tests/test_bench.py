@@ -342,7 +342,7 @@ def test_memory_is_in_matrices_dense_and_in_megabytes_streaming(monkeypatch):
     monkeypatch.setattr(memory, "probed", fake_probe)
     result = memory.bench_memory(n=[4096], dim=8, eps=0.5, large=[65_536], seed=0, progress=SILENT)
     dense, streaming = (sheet.rows for sheet in result.sheets)
-    assert [row["matrices"] for row in dense] == [1.0] * 5
+    assert [row["matrices"] for row in dense] == [1.0] * (1 + len(losses.OURS))
     assert {row["name"]: row["against_ince"] for row in streaming}["GCA-INCE, recomputed"] == 2.0
     assert streaming[0]["megabytes"] == pytest.approx(65.536)
     judged = {target.what: target.met for target in result.targets}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import random
@@ -23,7 +24,8 @@ from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Pretraining, lr_at
 from gcalign.lab.training.stream import Stream
-from gcalign.lab.training.train import Keeper, train
+from gcalign.lab.training.supervised import supervised
+from gcalign.lab.training.train import Keeper, images_of, train
 
 TINY = ["epochs=3", "batch_size=16", "log_every=2", "checkpoint_every=2", "model.hidden=32", "model.out=8",
         "model.width=0.25", "accelerator=cpu", "views=plain"]  # fmt: skip
@@ -417,3 +419,75 @@ def test_a_run_killed_at_random_goes_on_to_the_same_weights(tmp_path):
     assert start(tmp_path / "parts").wait() == 0
     (a,), (b,) = (list((tmp_path / part).glob("*/weights.safetensors")) for part in ("whole", "parts"))
     assert a.read_bytes() == b.read_bytes()
+
+
+def test_supervision_starts_from_the_runs_weights_sees_its_batches_and_learns_the_labels(tmp_path):
+    images = pictures(64)
+    told = images.domains
+    images.pixels[told == 1] //= 4  # one domain is darker
+    config = config_for(tmp_path, "epochs=8", "optimizer.lr=0.01")
+    start = Pretraining(config, images.shape, lambda x, seed: x, 1).encoder.state_dict()
+    still = supervised(
+        dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=1e-30)), images, told
+    )
+    for name, value in still.named_parameters():
+        torch.testing.assert_close(value, start[name], atol=1e-6, rtol=0)
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    body, again = (supervised(config, images, told) for _ in range(2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert_same(body.state_dict(), again.state_dict())
+    assert not body.training
+    x = images.pixels.float() / 255
+
+    def separation(network):
+        z = network((x - 0.5) / 0.25).detach()
+        gap = z[told == 1].mean(0) - z[told == 0].mean(0)
+        return float(gap.norm() / z.std(0).norm())
+
+    other = supervised(config, images, told[torch.randperm(64, generator=torch.Generator().manual_seed(2))])
+    assert separation(body) > 1.2 * separation(other)  # labels that say nothing teach nothing
+
+
+def test_wrong_labels_reach_the_target_alone_and_are_the_same_in_every_epoch(tmp_path):
+    images = pictures(40)
+    about = {"batch_size": 20, "epochs": 2, "seed": 5, "noise": 0.0, "views": 2}
+    stream = Stream(images, **about, mislabelled=0.25)
+    told = torch.full((2, 40), -1)
+    for step in range(stream.total):
+        batch = stream[step]
+        told[step // 2, batch.index] = batch.known["labels"]
+    assert torch.equal(told[0], told[1])
+    assert int((told[0] != images.labels).sum()) == 10
+    assert torch.equal(images.labels, torch.arange(40) % 4)  # a probe sees the true ones
+    assert torch.equal(Stream(images, **about)[0].known["labels"], images.labels[Stream(images, **about)[0].index])
+    with pytest.raises(ValueError, match=r"needs a target that reads labels.*set target.name=labels"):
+        train(config_for(tmp_path, "method=ince", "target.noise=0.2"), images=images)
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_that_came_later_leave_the_names_of_older_runs_alone():
+    config = configured(["method=gca-uot", "data=cifar10", "seed=3"])
+    assert config.hash == "76881cd35b"  # as it was before data.tail and target.noise
+    assert not {"tail", "noise"} & {*config.identity["data"], *config.identity["target"]}
+    for word in ("data.tail=10", "target.noise=0.4"):
+        assert configured(["method=gca-uot", "data=cifar10", "seed=3", word]).hash != config.hash
+
+
+@pytest.mark.parametrize(("word", "rule"), [("data.tail=0.5", "at least 1"), ("target.noise=2", "between 0 and 1")])
+def test_a_tail_or_a_share_out_of_range_is_refused(word, rule):
+    with pytest.raises(ValueError, match=rule):
+        configured([word])
+
+
+def test_a_long_tail_is_that_of_training_images_alone():
+    train_data = configured(["data=scenes", "data.tail=20", "data.limit=300"]).data
+    sizes = torch.bincount(images_of(train_data, "train").labels)
+    assert sizes.sum() <= 300
+    assert sizes[0] / sizes[-1] == pytest.approx(20, rel=0.3)
+    assert len(images_of(dataclasses.replace(train_data, limit=None), "test")) == 500
+    whole, some = (
+        images_of(dataclasses.replace(train_data, tail=1.0, limit=None), "train"),
+        images_of(train_data, "train"),
+    )
+    assert torch.equal(some.draw([3, 5], seed=1), whole.draw(some.indices[[3, 5]], seed=1))

@@ -229,37 +229,49 @@ def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 
 def normalize(z: Tensor) -> Tensor:
     """Divide each row by its norm. A zero row stays zero and has a finite gradient; no row over- or underflows."""
-    if torch.compiler.is_compiling():  # the same result by operations that torch.compile can fuse
-        largest = z.detach().abs().amax(1, keepdim=True)
-        z = z / torch.where(largest > 0, largest, 1)
-        squared = z.square().sum(1, keepdim=True)
-        return z / torch.where(squared > 0, squared, 1).sqrt()
-    unit: Tensor = _Normalize.apply(z)[0]  # type: ignore[no-untyped-call]  # torch's own
+    if torch.compiler.is_compiling():  # torch.compile differentiates the formula itself, and fuses it
+        return z / _norms(z)
+    try:
+        unit: Tensor = _Normalize.apply(z)[0]  # type: ignore[no-untyped-call]  # torch's own
+    except RuntimeError as error:
+        if "functorch transforms" not in str(error):
+            raise
+        return z / _norms(z)  # torch.func needs the formula
     return unit
+
+
+def _norms(z: Tensor) -> Tensor:  # [n, 1]
+    """The norm of each row; 1 where a row is so short that its gradient would overflow, NaN where the norm does.
+
+    Squares of float32 numbers neither over- nor underflow in float64. In float64 itself, and on devices without it,
+    each row is first divided by its largest entry.
+    """
+    info = torch.finfo(z.dtype)
+    if z.dtype == torch.float32 and z.device.type != "mps":
+        norm = torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=torch.float64).to(z.dtype)
+    else:
+        largest = z.detach().abs().amax(1, keepdim=True)
+        largest = torch.where(largest > 0, largest, 1)
+        squared = (z / largest).square().sum(1, keepdim=True)
+        norm = torch.where(squared > 0, squared, 1).sqrt() * largest
+    norm.masked_fill_(norm < info.tiny / info.eps, 1)
+    return norm.nan_to_num_(nan=math.nan, posinf=math.nan)
 
 
 class _Normalize(torch.autograd.Function):
     """z/‖z‖ of each row; only the result and the norms are stored for the backward pass."""
 
     @staticmethod
-    def forward(z: Tensor) -> tuple[Tensor, Tensor]:
-        # directions do not depend on the scale, so each row is first divided by its largest entry:
-        # the squares in the norm can then neither overflow nor vanish
-        largest = torch.linalg.vector_norm(z, math.inf, dim=1, keepdim=True)
-        largest.masked_fill_(largest == 0, 1)
-        unit = z / largest
-        norm = torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp_(min=1)  # changes only rows of zeros
-        unit = unit.div_(norm)
-        return unit, norm * largest
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*output)
+    def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
+        norm = _norms(z)
+        unit = z / norm
+        ctx.save_for_backward(unit, norm)  # outputs, so that second derivatives exist
         ctx.set_materialize_grads(False)
+        return unit, norm
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, along: Tensor | None) -> Tensor | None:
-        unit, norm = ctx.saved_tensors  # outputs, so that second derivatives exist
+        unit, norm = ctx.saved_tensors
         through = None if along is None else unit * along
         if grad is None:
             return through

@@ -20,6 +20,7 @@ from gcalign.targets import Labels
 
 Factory = Callable[..., Objective]
 _REGISTRY: dict[str, Factory] = {}
+_EPS = ("temperature", "temp", "tau")  # what others call ε
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
@@ -101,6 +102,10 @@ def method(name: str, **chosen: Any) -> Objective:
     """
     factory, known = _factory(name), options(name)
     for option in chosen:
+        if option in _EPS and option not in known:
+            right = {"eps" if key == option else key: value for key, value in chosen.items()}
+            call = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in right.items())])
+            raise TypeError(f"{option}={chosen[option]!r} is called eps here; write gcalign.method({call})")
         if option not in known:
             raise TypeError(f"{name} has no option {option!r}; {did_you_mean(option, known)}")
     return factory(**chosen)

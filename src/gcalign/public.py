@@ -2,6 +2,8 @@
 
 from gcalign import functional, methods, metrics
 from gcalign.alignment import Alignment
+from gcalign.auditing.pairs import audit
+from gcalign.auditing.result import Audit
 from gcalign.batch import Side, Sides
 from gcalign.caching import cached_backward
 from gcalign.constraints import Columns, Constraint, Hard, Penalty, Relaxed, Rows, TotalVariation
@@ -12,6 +14,7 @@ from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
 from gcalign.objective import Objective
 from gcalign.plan import Plan
+from gcalign.queue import Queue
 from gcalign.sets import BlockSums, Capacity, NonNegative
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Weighted
@@ -22,6 +25,7 @@ __all__ = [
     "KL",
     "W1",
     "Alignment",
+    "Audit",
     "BlockSums",
     "Blocks",
     "Capacity",
@@ -45,6 +49,7 @@ __all__ = [
     "Penalty",
     "Plan",
     "Problem",
+    "Queue",
     "Relaxed",
     "Robust",
     "Rows",
@@ -59,6 +64,7 @@ __all__ = [
     "TotalVariation",
     "Uniformity",
     "Weighted",
+    "audit",
     "cached_backward",
     "functional",
     "method",

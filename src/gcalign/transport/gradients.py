@@ -207,7 +207,8 @@ def _reversed_row_step(
     if y is None:
         assert outer is not None
         return outer / minus_k, None
-    one, back, delta = operator.spans == [(0, len(z))], None, torch.zeros_like(z)
+    one, back = operator.spans == [(0, operator.shape[0])], None
+    delta = z if one else torch.zeros_like(z)
     for first, last, k in operator.made or operator.blocks():
         z_block, minus, more = z, minus_k, outer
         if not one:  # views cost as much as a small product

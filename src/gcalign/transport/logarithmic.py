@@ -58,7 +58,9 @@ def one_side(operator: Blocked, problem: Problem) -> Scalings:
     return Scalings(a, b, a + log_kv, log_columns, done, True, row_record, column_record, linear=False)
 
 
-def logarithmic(operator: Blocked, problem: Problem, options: Options, slots: int) -> Scalings:
+def logarithmic(
+    operator: Blocked, problem: Problem, options: Options, slots: int, tau: tuple[float | None, float | None]
+) -> Scalings:
     """Scale rows, then columns, with a test for convergence after each iteration."""
     rows, columns, eps = problem.rows, problem.columns, problem.eps
     assert rows is not None
@@ -66,7 +68,7 @@ def logarithmic(operator: Blocked, problem: Problem, options: Options, slots: in
     n, m = operator.shape
     row_record, column_record = operator.like.new_empty(slots, 2, n), operator.like.new_empty(slots, 2, m)
     b = torch.zeros_like(eps).expand(m) if problem.start is None else problem.start
-    stop = _Stop(operator, problem.target, options.tol, patience=30)
+    stop = _Stop(operator, problem.target, options.tol, patience=30, each=options.most_change(tau))
     for done in range(1, options.iterations + 1):  # read after the loop
         log_kv, a, log_ktu = operator.sweep(b, lambda sums, which: rows.penalty.step(rows.gap(sums, which), eps))
         after = columns.penalty.step(columns.gap(log_ktu), eps)
@@ -92,7 +94,7 @@ def accelerated(
     rate = None if tau[0] is None or tau[1] is None else tau[0] * tau[1]
     b = torch.zeros_like(eps).expand(m) if problem.start is None else problem.start
     faster = Accelerated(balanced=rate == 1)
-    stop = _Stop(operator, target, options.tol, patience=1)
+    stop = _Stop(operator, target, options.tol, patience=1, each=options.most_change(tau))
     for done in range(1, min(options.iterations, LEAP) + 1):  # noqa: B007  # read after the loop
         log_kv, a, log_ktu = operator.sweep(b, lambda sums, which: rows.penalty.step(rows.gap(sums, which), eps))
         after = columns.penalty.step(columns.gap(log_ktu), eps)
@@ -113,10 +115,13 @@ def _overlap(target: Support | None, log_k: Tensor, a: Tensor, b: Tensor) -> Ten
 
 
 class _Stop:
-    """Whether to stop: the column sums change by less than `tol`, relative to ‖P − T‖₁ or the mass."""
+    """Whether to stop: the column sums change by less than `tol`, relative to ‖P − T‖₁ or the mass, and none of them
+    by much."""
 
-    def __init__(self, operator: Blocked | None, target: Support | None, tol: float, patience: int) -> None:
-        self.operator, self.target, self.tol, self.patience = operator, target, tol, patience
+    def __init__(
+        self, operator: Blocked | None, target: Support | None, tol: float, patience: int, each: float = math.inf
+    ) -> None:
+        self.operator, self.target, self.tol, self.patience, self.each = operator, target, tol, patience, each
         self.on_pairs: Tensor | None = None
         if operator is not None and isinstance(target, Pairs) and len(target.weight) > 0:
             self.on_pairs = operator.source.log_on_pairs(target)
@@ -131,14 +136,20 @@ class _Stop:
         if self.on_pairs is not None and isinstance(self.target, Pairs):
             p = (self.on_pairs + self.target.along_rows(a) + self.target.along_columns(b)).exp_()
             scale = self.target.distance(p, mass)
-        numbers = torch.stack([error, torch.maximum(self.tol * scale, 4 * unit), mass]).tolist()
-        self.error, enough, total = numbers
+        largest = (after - b).abs().max()
+        numbers = torch.stack([error, torch.maximum(self.tol * scale, 4 * unit), mass, largest]).tolist()
+        self.error, enough, total, change = numbers
         self._stalled = 0 if self.error < 0.5 * self._mark else self._stalled + 1
         self._mark = self.error if self._stalled == 0 else self._mark
         if not self.error < math.inf:
             return False
-        # the second condition: an error of the size of rounding that no longer falls cannot be reduced
-        return self.error <= enough or (self._stalled >= self.patience and self.error <= total * self._rounding(a, b))
+        if self.error <= enough and change <= self.each:
+            return True
+        if self.error > enough and self._stalled < self.patience:
+            return False
+        # an error of the size of rounding that no longer falls cannot be reduced
+        rounding = self._rounding(a, b)
+        return self.error <= max(enough, total * rounding) and change <= max(self.each, 4 * rounding)
 
     def _rounding(self, a: Tensor, b: Tensor) -> float:
         """How far rounding leaves the columns, of the mass."""

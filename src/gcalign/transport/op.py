@@ -24,7 +24,7 @@ from gcalign.transport.operators.choice import block_rows
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Given, Inner
 from gcalign.transport.operators.streamed import Cached, Streamed
-from gcalign.transport.problem import FORMS, MODES, Form, Problem, choose, statistics_of
+from gcalign.transport.problem import FORMS, MODES, Form, Problem, choose, refuse_bad_input, statistics_of
 from gcalign.transport.sinkhorn import exponents, scalings
 from gcalign.transport.support import Full, Groups, Pairs, Support
 from gcalign.transport.whole import by_autograd, by_dykstra, nothing
@@ -110,6 +110,7 @@ def _flat(problem: Problem, target: Support, form: Form) -> tuple[Any, ...]:
         [
             kind, shift, block, int(unit), int(kernel.exclude_self), int(target.ordinary), int(wanted),
             int(problem.feasible), int(problem.shard is not None), int(eps.requires_grad),
+            int(form.check_finite and torch.compiler.is_compiling()),  # in eager code the criterion looks at its loss
         ],
     )  # fmt: skip
 
@@ -122,12 +123,13 @@ class _Call(NamedTuple):
     block: int
     wanted: bool
     eps_wanted: bool
+    checked: bool
 
     @staticmethod
     def of(args: tuple[Any, ...]) -> _Call:
         phi, psi, r, c, eps, mu, nu, weight, i, j = args[:10]
         numbers, counts, name = args[16:]
-        kind, shift, block, unit, exclude_self, ordinary, wanted, feasible, sharded, eps_wanted = counts
+        kind, shift, block, unit, exclude_self, ordinary, wanted, feasible, sharded, eps_wanted, checked = counts
         if name not in FORMS:
             raise RuntimeError(f"{name!r} is not known in this process; a program needs the criterion that made it")
         form = FORMS[name]
@@ -159,7 +161,7 @@ class _Call(NamedTuple):
             shard=Shard(form.group) if sharded else None,
             start=args[15],
         )
-        return _Call(problem, form, block, bool(wanted), bool(eps_wanted))
+        return _Call(problem, form, block, bool(wanted), bool(eps_wanted), bool(checked))
 
     @property
     def slots(self) -> int:
@@ -214,8 +216,11 @@ def _solve(*args: Any) -> tuple[Tensor, ...]:
         state = operator.state if call.wanted else State(new(0, 0), new(n), new(m), raw=True)
         recorded = call.slots > 0 and len(found.rows) == call.slots
         flags = (found.iterations, found.converged, MODES.index(choice.mode), state.raw, found.linear, recorded)
+        vectors = outputs(operator, problem, form, found)
+        if call.checked:
+            refuse_bad_input(problem, vectors[0].sum() + vectors[1].sum())
         return (
-            *outputs(operator, problem, form, found),
+            *vectors,
             state.alpha,
             state.beta,
             state.kept,
@@ -276,32 +281,40 @@ def _solve_backward_fake(*args: Any) -> tuple[Tensor, ...]:
     return *[*found, none, none, none][:4], torch.empty_like(eps)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.numbers, ctx.counts, ctx.form = inputs[16:]
-    # inputs are saved so that torch notices a change in place between the two passes
-    ctx.save_for_backward(*output[1:3], *output[4:12], *inputs[:16])
-    ctx.mark_non_differentiable(*output[6:])
-    ctx.set_materialize_grads(False)
+class _Solve(torch.autograd.Function):
+    """`gcalign::solve` with its gradient. `torch.library.register_autograd` would do the same, but reads the schema of
+    every argument in every call, which costs more than an iteration."""
 
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            found: tuple[Tensor, ...] = torch.ops.gcalign.solve(*args)
+        ctx.numbers, ctx.counts, ctx.form = args[16:]
+        # inputs are saved so that torch notices a change in place between the two passes
+        ctx.save_for_backward(*found[1:3], *found[4:12], *args[:16])
+        ctx.mark_non_differentiable(*found[6:])
+        ctx.set_materialize_grads(False)
+        return found
 
-def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-    if torch.is_grad_enabled():
-        mode = FORMS[ctx.form].options.gradient
-        raise RuntimeError(f"gradient={mode!r} has no second derivative; use gradient='unrolled' for that")
-    saved, need = ctx.saved_tensors, ctx.needs_input_grad
-    wanted = [need[4], *need[: 4 if saved[11] is not None else 1]]
-    found: list[Any] = list(
-        torch.ops.gcalign.solve_backward(
-            *grads[:6], *saved[:10], wanted, *saved[10:], ctx.numbers, ctx.counts, ctx.form
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            mode = FORMS[ctx.form].options.gradient
+            raise RuntimeError(f"gradient={mode!r} has no second derivative; use gradient='unrolled' for that")
+        saved, need = ctx.saved_tensors, ctx.needs_input_grad
+        wanted = [need[4], *need[: 4 if saved[11] is not None else 1]]
+        found: list[Any] = list(
+            torch.ops.gcalign.solve_backward(
+                *grads[:6], *saved[:10], wanted, *saved[10:], ctx.numbers, ctx.counts, ctx.form
+            )
         )
-    )
-    for k, grad in enumerate(found):
-        found[k] = grad if need[k] and grad.numel() else None
-    return *found, *[None] * 14
+        for k, grad in enumerate(found):
+            found[k] = grad if need[k] and grad.numel() else None
+        return *found, *[None] * 14
 
 
 _library.impl("solve", _solve, "CompositeExplicitAutograd")
+_library.impl("solve", _Solve.apply, "Autograd")
 _library.impl("solve_backward", _solve_backward, "CompositeExplicitAutograd")
 torch.library.register_fake("gcalign::solve", _solve_fake, lib=_library)
 torch.library.register_fake("gcalign::solve_backward", _solve_backward_fake, lib=_library)
-torch.library.register_autograd("gcalign::solve", _differentiate, setup_context=_setup, lib=_library)

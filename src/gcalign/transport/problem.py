@@ -49,6 +49,12 @@ class Options:
             one_of("cache", self.cache, ("half",))
         object.__setattr__(self, "long", self.iterations >= LONG and self.tol > 0)
 
+    def most_change(self, tau: tuple[float | None, float | None]) -> float:
+        """By how much log v may still change in any column of a converged plan. A step shrinks distances by τ₁τ₂, so v
+        is then within √tol of its fixed point. A sum over columns does not show this: small masses count little."""
+        rate = 1.0 if tau[0] is None or tau[1] is None else tau[0] * tau[1]
+        return float(self.tol**0.5 * (1 - rate if rate < 1 else 1))
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -134,6 +140,34 @@ def _same_total(rows: Marginal, columns: Marginal) -> None:
         )
 
 
+def refuse_bad_input(problem: Problem, found: Tensor) -> None:
+    """Raise if the features of a row or column are not finite, or its mass is not positive. `found` is a number that is
+    finite if the plan is; if it is and the masses are positive, this is one look."""
+    assert problem.target is not None
+    masses = [("row", problem.target.mu)]
+    masses += [] if problem.columns is None else [("column", problem.columns.mass)]
+    for _, mass in masses:
+        found = found + mass.log().sum()
+    if math.isfinite(found):
+        return
+    features = problem.kernel.tensors[:2]
+    for side, x in zip(("rows", "columns"), features if len(features) == 2 else (), strict=False):
+        bad = (~torch.isfinite(x).all(1)).nonzero()[:, 0].tolist()
+        if bad:
+            raise ValueError(
+                f"embedding {bad[0]} of the plan's {side} has NaN or Inf; embeddings must be finite: lower the "
+                "learning rate, clip gradients, or pass check_finite=False to skip this test"
+            )
+    for side, mass in masses:
+        bad = (~(torch.isfinite(mass) & (mass > 0))).nonzero()[:, 0].tolist()
+        if bad:
+            raise ValueError(
+                f"{side} {bad[0]} of the target has no positive: its mass is {mass[bad[0]].item():g} ({len(bad)} such "
+                f"{side}s); give it a positive weight, or drop the sample; without torch.compile the message names the "
+                "weight or label"
+            )
+
+
 def as_constraints(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
     """The constraints as a tuple; raises if it holds anything else."""
     remedy = "try constraints=(gcalign.Rows(), gcalign.Columns())"
@@ -179,8 +213,7 @@ def choose(options: Options, *, constrained: int, converged: bool, dual: bool, f
             return Choice("truncated", f"{why}, so the few iterations are differentiated one by one")
         return Choice(
             "implicit",
-            f"the plan has converged and {why}, so its fixed point is differentiated (if that is nearly singular, "
-            "its iterations are)",
+            f"the plan has converged and {why}, so its fixed point is differentiated",
         )
     return Choice(
         requested, "requested" if converged or requested == "truncated" else "requested, but the plan has not converged"
@@ -205,6 +238,7 @@ class Form:
     dual: bool = False
     plan_only: bool = False  # only the plan is needed, no loss
     group: str = ""  # name of the process group
+    check_finite: bool = False  # whether the operator itself looks for bad input, in compiled code
 
 
 _NAMES: dict[Any, str] = {}

@@ -1,4 +1,4 @@
-"""Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (eq:uvupdatesapp), v⁰ = 1.
+"""Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (Eq. 23, eq:uvupdatesapp), v⁰ = 1.
 
 `plain` multiplies by the stored K̂ and divides: four torch operations an iteration, six where a side is relaxed. It is
 for kernels whose scalings cannot leave the range of the dtype; the module `logarithmic` is for the others.
@@ -43,9 +43,10 @@ def scalings(
         found = accelerated(operator, problem, options, tau)
         if found.converged:
             return found
+        linear = linear and operator.tame  # it may have moved its potentials
     if linear:
         return plain(operator, problem, tau, options, slots)
-    return logarithmic(operator, problem, options, slots)
+    return logarithmic(operator, problem, options, slots, tau)
 
 
 def _moderate(problem: Problem) -> bool:
@@ -94,6 +95,7 @@ def plain(
     xs, ws = column_record[:, 0].unbind(), column_record[:, 1].unbind()
     torch.exp(c.expand(m), out=xs[0])
     inner = operator.source.on_pairs(target) if isinstance(target, Pairs) else None
+    each = options.most_change(tau)
     done, converged, check = 0, False, min(FIRST_CHECK, options.iterations) if options.tol > 0 else 0
     one = operator.spans == [(0, n)]
     while done < options.iterations and not converged:
@@ -118,9 +120,9 @@ def plain(
             whole = z if operator.shard is None else operator.summed(z)[0]
             before = (done - 2) % slots
             last_error = torch.dot(ws[before], (x - xs[before]).abs_()) if done > 1 else None
-            error, rate, enough = _errors(operator, target, inner, whole, x, w, after, last_error, options.tol)
-            converged = error <= enough
-            check = _next_check(done, error, rate, enough, options.iterations)
+            error, rate, enough, change = _errors(operator, target, inner, whole, x, w, after, last_error, options.tol)
+            converged = error <= enough and change <= each
+            check = _next_check(done, max(error, enough * change / each), rate, enough, options.iterations)
     x, kx = xs[done % slots], kxs[done % slots]
     for first, last, block in operator.made or operator.blocks():
         torch.mv(block, x, out=kx[first:last])
@@ -155,16 +157,18 @@ def _errors(
     after: Tensor,
     last: Tensor | None,
     tol: float,
-) -> tuple[float, float, float]:
-    """How far the columns are from their next step, how fast that falls, and how far they may be: one device wait."""
-    error, mass = torch.dot(w, (after - x).abs_()), torch.dot(w, x)
+) -> tuple[float, float, float, float]:
+    """How far the columns are from their next step, how fast that falls, how far they may be, and the largest change
+    of one of them: one device wait."""
+    change = (after - x).abs_()
+    error, mass = torch.dot(w, change), torch.dot(w, x)
     scale = mass
     if isinstance(target, Pairs) and inner is not None:
         log_p = target.along_rows(z).log() + target.along_columns(x).log()
         scale = target.distance(torch.add(log_p, inner, alpha=operator.source.scale).exp_(), mass)
-    found = torch.stack([error, error if last is None else last, scale, mass]).tolist()
+    found = torch.stack([error, error if last is None else last, scale, mass, change.div_(x).max()]).tolist()
     enough = max(tol * found[2], 4 * torch.finfo(x.dtype).eps * found[3])
-    return found[0], found[0] / found[1] if found[1] > 0 else 0.0, enough
+    return found[0], found[0] / found[1] if found[1] > 0 else 0.0, enough, found[4]
 
 
 def _next_check(done: int, error: float, rate: float, enough: float, last: int) -> int:

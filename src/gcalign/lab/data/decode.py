@@ -25,8 +25,10 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # not all of Pil
 CHUNK = 128  # images for each task: the pool's own work is as long as decoding a few small images
 
 
-def _opened(raw: Raw) -> Image.Image:
+def _opened(raw: Raw | Image.Image) -> Image.Image:
     """An image whose header was read, and whose pixels are few enough to be."""
+    if isinstance(raw, Image.Image):
+        return raw
     if isinstance(raw, Path):
         raw = files.read(raw, "IMAGE_BYTES")
     if not isinstance(raw, bytes):
@@ -61,7 +63,7 @@ def short_side(raw: Raw) -> int:
     return min(_opened(raw).size)
 
 
-def pixels_of(raw: Raw, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
+def pixels_of(raw: Raw | Image.Image, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
     """RGB, the shorter side brought to `size`, the square in the middle."""
     image = _opened(raw)
     if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey at 255, which is white

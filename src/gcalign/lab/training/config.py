@@ -21,7 +21,7 @@ from gcalign.lab.training.recipes import RECIPES
 from gcalign.lab.training.typed import merged, typed, value_of
 
 DATA = tuple(name for name in data_names() if name != "cifar10c")  # that one is for testing
-VIEWS = ("plain", "C0", "C1", "C2", "C3")
+VIEWS = ("plain", "C0", "C1", "C2", "C3", "domainbed")
 COMMON = ("iterations", "tol", "layout", "gradient", "block")
 # what Lightning also has casts the images or the whole model, and the loss needs float32
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16")
@@ -44,6 +44,9 @@ _SHOWN = (
 )
 
 
+_LATER = (("data", "tail", 1.0), ("target", "noise", 0.0))  # options that came after the first committed runs
+
+
 @dataclass
 class Data:
     name: str = MISSING
@@ -51,6 +54,7 @@ class Data:
     size: int | None = None  # side of an image in pixels
     limit: int | None = None  # so many images, balanced over classes; scenes can also make more than it has digits
     on_error: str = "skip"  # what to do with a corrupt image
+    tail: float = 1.0  # of training images: so many times more of the first class than of the last
 
 
 @dataclass
@@ -64,6 +68,7 @@ class Target:
     name: str = "default"  # the method's own: pairs, or labels for supcon
     alpha: float = 0.0  # blocks: weight within a domain
     beta: float = 0.0  # blocks: weight across domains
+    noise: float = 0.0  # share of the labels that are wrong on purpose, where the target reads labels
 
 
 @dataclass
@@ -166,6 +171,7 @@ class Config:
         positive("model.width", self.model.width, "1 is the published size")
         shares = {
             "pairs.noise": (self.pairs.noise, "0.3 mismatches 30 % of pairs"),
+            "target.noise": (self.target.noise, "0.3 replaces 30 % of labels"),
             "optimizer.momentum": (o.momentum, "0.9 is usual"),
             "optimizer.warmup": (o.warmup, "0.05 warms up for 5 % of the steps"),
             "optimizer.final": (o.final, "0.001 ends at a thousandth of lr"),
@@ -174,6 +180,8 @@ class Config:
         for name, (value, remedy) in shares.items():
             if not 0 <= value <= 1:
                 raise ValueError(f"{name}={value:g} must be a share between 0 and 1; {remedy}")
+        if not 1 <= self.data.tail < float("inf"):
+            raise ValueError(f"data.tail={self.data.tail:g} must be at least 1, which is balanced; 100 is a long tail")
         for name in ("alpha", "beta"):
             value = positive(f"target.{name}", getattr(self.target, name), "a weight of pairs", zero=True)
             if value and self.target.name != "blocks":
@@ -185,8 +193,12 @@ class Config:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the weights depend on."""
-        return {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        """What the weights depend on. Defaults of `_LATER` are left out, so that older runs keep their names."""
+        found = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        for part, key, usual in _LATER:
+            if found[part][key] == usual:
+                del found[part][key]
+        return found
 
     @property
     def hash(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -46,6 +47,12 @@ def lr_at(step: int, total: int, o: Optimizer) -> float:
     return o.lr
 
 
+def optimizer_of(o: Optimizer, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    if o.name == "sgd":
+        return torch.optim.SGD(trained, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay)
+    return torch.optim.Adam(trained, lr=o.lr, weight_decay=o.weight_decay)
+
+
 class Pretraining(L.LightningModule):
     """f_θ and g_θ minimising d_M(P_tgt ‖ P_θ); BYOL adds a predictor and a momentum twin."""
 
@@ -77,6 +84,11 @@ class Pretraining(L.LightningModule):
 
     def check(self, images: Images) -> None:
         """That the data set has what the target reads."""
+        if self.config.target.noise and "labels" not in self.target.reads:
+            raise ValueError(
+                f"target.noise={self.config.target.noise} needs a target that reads labels, and {self.target!r} does "
+                "not; set target.name=labels"
+            )
         for name in ("labels", "domains"):
             if name in self.target.reads and getattr(images, name) is None:
                 raise ValueError(
@@ -134,11 +146,7 @@ class Pretraining(L.LightningModule):
         self.log("lr", lr_at(step, self.total, self.config.optimizer), logger=False)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        o = self.config.optimizer
-        trained = [p for p in self.parameters() if p.requires_grad]
-        if o.name == "sgd":
-            return torch.optim.SGD(trained, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay)
-        return torch.optim.Adam(trained, lr=o.lr, weight_decay=o.weight_decay)
+        return optimizer_of(self.config.optimizer, [p for p in self.parameters() if p.requires_grad])
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         rate = lr_at(batch.step, self.total, self.config.optimizer)

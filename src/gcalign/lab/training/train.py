@@ -19,9 +19,9 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar
 from torch.utils.data import DataLoader
 
 from gcalign.lab import files
-from gcalign.lab.data.images import Images
+from gcalign.lab.data.images import Images, Subset
 from gcalign.lab.data.sources import labels_of, load
-from gcalign.lab.data.splits import stratified
+from gcalign.lab.data.splits import long_tailed, stratified
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.limits import within
@@ -37,8 +37,12 @@ from gcalign.lab.words import quoted
 
 
 def images_of(data: Data, split: str, **more: Any) -> Images:
-    """A split of a config's data set."""
-    return load(data.name, split, root=data.root, size=data.size, limit=data.limit, on_error=data.on_error, **more)
+    """A split of a config's data set; a long tail is that of the training images alone."""
+    about: dict[str, Any] = {"root": data.root, "size": data.size, "on_error": data.on_error, **more}
+    if split != "train" or data.tail == 1:
+        return load(data.name, split, limit=data.limit, **about)
+    whole = load(data.name, split, **about)
+    return Subset(whole, long_tailed(labels_of(whole, "data.tail"), data.tail, data.limit, seed=0))
 
 
 class Keeper(Callback):
@@ -139,6 +143,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         seed=config.seed,
         noise=config.pairs.noise,
         views=config.pairs.views,
+        mislabelled=config.target.noise,
         rank=trainer.global_rank,
         world=trainer.world_size,
         augment=augment if config.augment_in == "workers" else None,
@@ -158,7 +163,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
                 f"{run.checkpoint_file} is of step {keeper.resume_at}, and the run has {stream.total} steps; delete it "
                 "to start the run again"
             )
-        _continued(config, run, images.shape, trainer, module, stream, keeper.resume_at, quiet)
+        _continued(config, run, images, trainer, module, stream, keeper.resume_at, quiet)
     if trainer.is_global_zero:
         again = quoted("gcalign", "probe", f"run={run.path}")
         _say(f"done: {run.path}\nevaluate it with: {again}", quiet or not announce)
@@ -180,7 +185,7 @@ def _owned(run: Run, config: Config) -> Iterator[None]:
 def _continued(
     config: Config,
     run: Run,
-    shape: tuple[int, int, int],
+    images: Images,
     trainer: L.Trainer,
     module: Pretraining,
     stream: Stream,
@@ -203,7 +208,7 @@ def _continued(
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
         if trainer.is_global_zero:
-            save_weights(run, config, module.encoder, module.projector, shape)
+            save_weights(run, config, module.encoder, module.projector, images)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"

@@ -57,7 +57,7 @@ def _device(given: dict[str, str]) -> str:
 
 
 def data_of(run: Run | None, given: dict[str, str], *, named: Data | None = None, roots: Sequence[Path] = ()) -> Data:
-    """The run's data or what is given instead, at the size the encoder was trained on; all of it unless limited.
+    """The run's data or what is given instead, at the encoder's size, balanced; all of it unless limited.
 
     `named` is the run's data where this command names it; where only its files do, and another user made them, a path
     is followed if it is given or lies within `roots`.
@@ -69,7 +69,7 @@ def data_of(run: Run | None, given: dict[str, str], *, named: Data | None = None
     # scenes have one size, and are small enough for any encoder
     size = weights_of(run)[2][1] if run and data.name != "scenes" else None
     chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
-    changed: dict[str, Any] = {"size": size, "limit": None}
+    changed: dict[str, Any] = {"size": size, "limit": None, "tail": 1.0}
     changed |= {key: value_of(f"data.{key}", value) if key in changed else value for key, value in chosen.items()}
     return dataclasses.replace(data, **changed)
 
