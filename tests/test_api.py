@@ -28,7 +28,9 @@ def described() -> list[str]:
 def _lines(name: str, value: Any) -> list[str]:
     if isinstance(value, ModuleType):
         members = [(key, f) for key, f in vars(value).items() if not key.startswith("_") and inspect.isfunction(f)]
-        return [line for key, f in sorted(members) if f.__module__ == value.__name__ for line in _lines(f"{name}.{key}", f)]
+        return [
+            line for key, f in sorted(members) if f.__module__ == value.__name__ for line in _lines(f"{name}.{key}", f)
+        ]
     if not inspect.isclass(value):
         return [f"{name}{_signature(value)}"]
     lines = [f"class {name}{_signature(value)}"]

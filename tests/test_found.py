@@ -18,7 +18,7 @@ def views(seed: int, n: int = 4, d: int = 3) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.xfail(
     strict=True,
-    reason="sinkhorn.scalings: where the accelerated iterations give up, the operator has absorbed their potentials, and "
+    reason="sinkhorn.scalings: where accelerated iterations give up, the operator has absorbed their potentials, and "
     "the plain ones then run in the wrong frame; ask operator.tame again before them",
 )
 @pytest.mark.parametrize("seed", [16, 25, 29])  # losses of −9, −70 and −65, where 15.5, 3.4 and 2.4 are right
@@ -31,8 +31,8 @@ def test_iterations_after_failed_acceleration_are_those_of_the_same_number(seed)
 
 @pytest.mark.xfail(
     strict=True,
-    reason="support.Groups: a product subtracts a row's pair with itself from the sum of its group, so a small mass beside "
-    "a large weight of its own is lost",
+    reason="support.Groups: a product subtracts a row's pair with itself from the sum of its group, so a small mass "
+    "beside a large weight of its own is lost",
 )
 @pytest.mark.parametrize("weight", [1e-10, 1e-23])
 def test_masses_of_groups_do_not_cancel(weight):
@@ -43,7 +43,9 @@ def test_masses_of_groups_do_not_cancel(weight):
     torch.testing.assert_close(plan.nu, torch.full((4,), math.sqrt(weight)), rtol=1e-6, atol=0)
 
 
-@pytest.mark.xfail(strict=True, reason="implicit.Scaled._frame asserts that potentials are finite", raises=AssertionError)
+@pytest.mark.xfail(
+    strict=True, reason="implicit.Scaled._frame asserts that potentials are finite", raises=AssertionError
+)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_nan_in_is_nan_out_where_iterations_run_in_logarithms(bad):
     z1, z2 = (z.detach() for z in views(0, n=12))
