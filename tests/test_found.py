@@ -1,4 +1,4 @@
-"""What random calls have found, each as small as it gets. A fault that is not mended yet is marked with its cause."""
+"""What random calls have found, each as small as it gets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ def views(seed: int, n: int = 4, d: int = 3) -> tuple[Tensor, Tensor]:
     return z1.requires_grad_(), z2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="sinkhorn.scalings: where accelerated iterations give up, the operator has absorbed their potentials, and "
-    "the plain ones then run in the wrong frame; ask operator.tame again before them",
-)
 @pytest.mark.parametrize("seed", [16, 25, 29])  # losses of −9, −70 and −65, where 15.5, 3.4 and 2.4 are right
 def test_iterations_after_failed_acceleration_are_those_of_the_same_number(seed):
     z1, z2 = views(seed)
@@ -29,11 +24,6 @@ def test_iterations_after_failed_acceleration_are_those_of_the_same_number(seed)
     assert loss.item() == pytest.approx(one_by_one.item(), rel=1e-3)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="support.Groups: a product subtracts a row's pair with itself from the sum of its group, so a small mass "
-    "beside a large weight of its own is lost",
-)
 @pytest.mark.parametrize("weight", [1e-10, 1e-23])
 def test_masses_of_groups_do_not_cancel(weight):
     z = torch.eye(4)[:2]
@@ -43,9 +33,6 @@ def test_masses_of_groups_do_not_cancel(weight):
     torch.testing.assert_close(plan.nu, torch.full((4,), math.sqrt(weight)), rtol=1e-6, atol=0)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="implicit.Scaled._frame asserts that potentials are finite", raises=AssertionError
-)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_nan_in_is_nan_out_where_iterations_run_in_logarithms(bad):
     z1, z2 = (z.detach() for z in views(0, n=12))
@@ -57,7 +44,6 @@ def test_nan_in_is_nan_out_where_iterations_run_in_logarithms(bad):
     assert not torch.isfinite(z1.grad).all()  # so that a GradScaler skips the step
 
 
-@pytest.mark.xfail(strict=True, reason="only a loss that is not finite is refused in compiled code")
 def test_a_target_with_an_empty_row_is_refused_in_compiled_code_too():
     z1, z2 = views(0)
     target = torch.eye(4, dtype=torch.float64)

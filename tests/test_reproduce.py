@@ -434,6 +434,49 @@ def test_dry_shows_the_commands_and_writes_nothing(tmp_path, monkeypatch, capsys
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", suite.names())
+def test_every_entry_lists_its_runs_at_the_papers_scale(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "finished", lambda job, scale, runs: False)  # to know, every config is composed
+    assert main(["reproduce", name, "scale=paper", "dry=true"]) == 0
+    shown = capsys.readouterr()
+    experiment = registry.named(name)
+    wanted = {sweep.command(job, "runs/paper") for job in jobs(name, "paper")} if experiment.jobs else set()
+    if experiment.searched:
+        trials = search.jobs(experiment.at(SCALES["paper"]), experiment.searched)
+        wanted |= {sweep.command(job, "runs/paper") for job in trials}
+    assert set(shown.out.splitlines()) == wanted
+    assert ("no training runs" in shown.err) == (not wanted)
+    assert not list(tmp_path.iterdir())
+
+
+def test_configs_of_the_papers_scale_are_whole_and_have_its_encoders_and_batches():
+    found: dict[tuple[str, ...], Job] = {}  # one job for each set of keys, data set and recipe
+    for name in suite.names():
+        for job in jobs(name, "paper") if registry.named(name).jobs else ():
+            keys = sorted(w if w.startswith(("data=", "recipe=", "views=")) else w.partition("=")[0] for w in job.words)
+            found.setdefault(tuple(keys), job)
+    seen = set()
+    for job in found.values():
+        config = sweep.config_of(job, "runs")
+        if job.labels["setting"] == "standard":
+            seen.add((config.data.name, config.model.encoder, config.model.width, config.batch_size, config.epochs))
+    assert seen == {
+        ("cifar10", "resnet18", 1.0, 512, 500),
+        ("cifar100", "resnet18", 1.0, 512, 500),
+        ("svhn", "resnet50", 1.0, 512, 500),
+        ("imagenet100", "resnet50", 1.0, 512, 200),
+        ("pacs", "resnet18", 1.0, 256, 1500),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", suite.names())
+def test_every_config_of_the_papers_scale_can_be_composed(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", name, "scale=paper", "dry=true"]) == 0
+
+
 def test_redrawing_needs_only_the_result_file_and_gives_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "table-methods"]) == 0

@@ -55,23 +55,12 @@ def command(name: str, does: str, *, example: str) -> Callable[[Callable[[Parser
     example="gcalign verify --only thm:gcarince --only thm:lowest --cases 1000",
 )
 def _verify(parser: Parser) -> Run:
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the random cases (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--cases", type=int, default=200, metavar="N", help="number of cases per claim (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="LABEL",
-        help="check only this claim, e.g. thm:lowest; can be repeated; an unknown label lists all labels",
-    )
-    parser.add_argument("--case", type=int, metavar="K", help="with --only: run case K again and print its numbers")
-    parser.add_argument(
-        "--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output"
-    )
+    add, only = parser.add_argument, "check only this claim, e.g. thm:lowest; can be repeated"
+    add("--seed", type=int, default=0, metavar="N", help="seed of the random cases (default: %(default)s)")
+    add("--cases", type=int, default=200, metavar="N", help="number of cases per claim (default: %(default)s)")
+    add("--only", action="append", default=[], metavar="LABEL", help=f"{only}; an unknown label lists all labels")
+    add("--case", type=int, metavar="K", help="with --only: run case K again and print its numbers")
+    add("--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.verify.command import verify
@@ -87,18 +76,12 @@ def _verify(parser: Parser) -> Run:
     example="gcalign claims docs/results --scale small --write docs/claims.md",
 )
 def _claims(parser: Parser) -> Run:
-    parser.add_argument(
-        "results",
-        nargs="?",
-        default="docs/results",
-        help="folder of result files, with one subfolder per scale (default: %(default)s)",
-    )
-    parser.add_argument("--scale", default="small", metavar="NAME", help="tiny, small or paper (default: %(default)s)")
-    parser.add_argument("--write", metavar="PATH", help="write the list of claims and verdicts to this Markdown file")
-    parser.add_argument(
-        "--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output"
-    )
-    parser.add_argument("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
+    add, folder = parser.add_argument, "folder of result files, with one subfolder per scale (default: %(default)s)"
+    add("results", nargs="?", default="docs/results", help=folder)
+    add("--scale", default="small", metavar="NAME", help="tiny, small or paper (default: %(default)s)")
+    add("--write", metavar="PATH", help="write the list of claims and verdicts to this Markdown file")
+    add("--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output")
+    add("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.experiments.claims import claims
@@ -187,6 +170,24 @@ def _embed(parser: Parser) -> Run:
     return run
 
 
+@command(
+    "export",
+    "write a run's encoder for other programs, with a model card, after a comparison with the original",
+    example="gcalign export run=runs/gca-uot-scenes-1a2b3c4d5e format=onnx -o encoder",
+)
+def _export(parser: Parser) -> Run:
+    options = "options: run=, format=onnx|torch-export|safetensors, encoder="
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help=options)
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write, which must be new")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.lab.training.export import export
+
+        print(f"written: {export(args.overrides, args.output)}")
+
+    return run
+
+
 @command("list", "list the runs in a folder", example="gcalign list runs --mean")
 def _list(parser: Parser) -> Run:
     parser.add_argument("folder", nargs="?", default="runs", help="folder of the runs (default: %(default)s)")
@@ -245,25 +246,16 @@ def _reproduce(parser: Parser) -> Run:
     example="gcalign report runs/small -o report.html --results docs/results/small",
 )
 def _report(parser: Parser) -> Run:
-    parser.add_argument("folder", nargs="?", default="runs", help="folder of the runs (default: %(default)s)")
-    parser.add_argument(
-        "-o", "--output", default="report.html", metavar="PATH", help="file to write (default: %(default)s)"
-    )
-    parser.add_argument("--results", metavar="DIR", help="folder of tables and figures that `gcalign reproduce` wrote")
-    parser.add_argument(
-        "--runs-shown",
-        type=int,
-        default=9,
-        metavar="N",
-        help="number of runs in the interactive parts (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--images", type=int, default=256, metavar="N", help="number of rows of the plans (default: %(default)s)"
-    )
+    add, default = parser.add_argument, "(default: %(default)s)"
+    add("folder", nargs="?", default="runs", help=f"folder of the runs {default}")
+    add("-o", "--output", default="report.html", metavar="PATH", help=f"file to write {default}")
+    add("--results", metavar="DIR", help="folder of tables and figures that `gcalign reproduce` wrote")
+    add("--runs-shown", type=int, default=9, metavar="N", help=f"number of runs in the interactive parts {default}")
+    add("--images", type=int, default=256, metavar="N", help=f"number of rows of the plans {default}")
     own = "an encoder of your own that runs were made with, to be imported; can be repeated"
-    parser.add_argument("--encoder", action="append", default=[], metavar="MODULE:FUNCTION", help=own)
+    add("--encoder", action="append", default=[], metavar="MODULE:FUNCTION", help=own)
     named = "folder of data sets that runs of other users name, to be read; can be repeated"
-    parser.add_argument("--data-root", action="append", default=[], metavar="DIR", help=named)
+    add("--data-root", action="append", default=[], metavar="DIR", help=named)
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.experiments.report import report

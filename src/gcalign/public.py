@@ -2,6 +2,8 @@
 
 from gcalign import functional, methods, metrics
 from gcalign.alignment import Alignment
+from gcalign.auditing.pairs import audit
+from gcalign.auditing.result import Audit
 from gcalign.batch import Side, Sides
 from gcalign.caching import cached_backward
 from gcalign.constraints import Columns, Constraint, Hard, Penalty, Relaxed, Rows, TotalVariation
@@ -23,6 +25,7 @@ __all__ = [
     "KL",
     "W1",
     "Alignment",
+    "Audit",
     "BlockSums",
     "Blocks",
     "Capacity",
@@ -61,6 +64,7 @@ __all__ = [
     "TotalVariation",
     "Uniformity",
     "Weighted",
+    "audit",
     "cached_backward",
     "functional",
     "method",

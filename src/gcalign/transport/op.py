@@ -217,8 +217,8 @@ def _solve(*args: Any) -> tuple[Tensor, ...]:
         recorded = call.slots > 0 and len(found.rows) == call.slots
         flags = (found.iterations, found.converged, MODES.index(choice.mode), state.raw, found.linear, recorded)
         vectors = outputs(operator, problem, form, found)
-        if call.checked and not math.isfinite(vectors[0].sum() + vectors[1].sum()):
-            refuse_bad_input(problem)
+        if call.checked:
+            refuse_bad_input(problem, vectors[0].sum() + vectors[1].sum())
         return (
             *vectors,
             state.alpha,

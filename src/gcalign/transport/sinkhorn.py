@@ -43,6 +43,7 @@ def scalings(
         found = accelerated(operator, problem, options, tau)
         if found.converged:
             return found
+        linear = linear and operator.tame  # it may have moved its potentials
     if linear:
         return plain(operator, problem, tau, options, slots)
     return logarithmic(operator, problem, options, slots, tau)

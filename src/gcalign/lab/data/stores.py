@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from gcalign.lab.data.catalogue import STORED, Found, Request, Source, places
-from gcalign.lab.data.tables import Arrow, Parquet, Table, records
+from gcalign.lab.data.columns import records
+from gcalign.lab.data.tables import Arrow, Parquet, Table
 
 PATIENCE = 5.0  # seconds for the hub to answer at all
 

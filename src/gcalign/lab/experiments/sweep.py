@@ -54,9 +54,15 @@ def _configured(words: tuple[str, ...]) -> Config:
 
 
 def run_of(job: Job, runs: str) -> Run:
+    """Where a job's run is. Naming it takes milliseconds, and a sweep asks for all jobs whenever one has ended."""
+    return _named(job.words, job.seed, runs)
+
+
+@functools.lru_cache(maxsize=2**16)
+def _named(words: tuple[str, ...], seed: int, runs: str) -> Run:
     from gcalign.lab.training.runs import Run
 
-    return Run.of(config_of(job, runs))
+    return Run.of(config_of(Job({}, words, (), seed), runs))
 
 
 def keys(job: Job, scale: Scale) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,7 +21,16 @@ class Named:
     where: str
     package: str
     arguments: Callable[[Path], dict[str, Any]]
-    resumed: Callable[[int], dict[str, Any]] = lambda step: {}  # more of them, for a run that continues after a step
+    resumed: Callable[[Path, int], dict[str, Any]] = lambda run, step: {}  # more, for one that continues after a step
+
+
+def _purged(run: Path, step: int) -> dict[str, Any]:
+    """TensorBoard hides what a killed process logged after `step`, if this one's file has a later name than its."""
+    seconds = [path.name.split(".")[3] for path in (run / "tensorboard").glob("events.out.tfevents.*")]
+    last = max((int(text) for text in seconds if text.isdigit()), default=0)
+    while last >= int(time.time()) >= last - 5:  # a clock that was turned back is not waited for
+        time.sleep(0.1)
+    return {"purge_step": step + 1}
 
 
 LOGGERS = {
@@ -28,13 +38,13 @@ LOGGERS = {
         "lightning.pytorch.loggers:TensorBoardLogger",
         "tensorboard",
         lambda run: {"save_dir": run, "name": "", "version": "tensorboard"},
-        lambda step: {"purge_step": step + 1},  # TensorBoard hides what a killed process logged from this step on
+        _purged,
     ),
     "csv": Named(
         "gcalign.lab.training.rows:RowsLogger",
         "lightning",
         lambda run: {"save_dir": run, "name": "", "version": "csv"},
-        lambda step: {"resume_at": step},
+        lambda run, step: {"resume_at": step},
     ),
     # a version is W&B's id of a run: under the same one, a resumed run is drawn on
     "wandb": Named(
@@ -79,7 +89,7 @@ def logger_of(name: str, arguments: dict[str, Any], run: Path, resume_at: int = 
     named = LOGGERS.get(name)
     kind = _imported(named.where if named else name)
     own = named.arguments(run) if named else {"save_dir": run}
-    own |= named.resumed(resume_at) if named and resume_at else {}
+    own |= named.resumed(run, resume_at) if named and resume_at else {}
     known = inspect.signature(kind).parameters
     if not named and "save_dir" not in known:
         own = {}

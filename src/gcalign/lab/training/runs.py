@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from gcalign.errors import count
 from gcalign.lab import files
+from gcalign.lab.data.images import Images
 from gcalign.lab.models import Factory, encoder, outside, projector
 from gcalign.lab.training import trust
 from gcalign.lab.training.config import Config
+from gcalign.lab.training.ready import Encoder, Normalisation, normalisation_of
 from gcalign.lab.words import path_of, quoted
 
 NEEDED: Mapping[str, Mapping[str, Any]] = {  # by the kind of a result line, what is read of it
@@ -159,33 +161,36 @@ def read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[s
         raise ValueError(f"{path} cannot be read ({error}); delete it to start this run again") from error
 
 
-def save_weights(
-    run: Run, config: Config, encoder: nn.Module, projector: nn.Module, shape: tuple[int, int, int]
-) -> None:
-    """The encoder and its head, with the config inside."""
+def save_weights(run: Run, config: Config, encoder: nn.Module, projector: nn.Module, images: Images) -> None:
+    """The encoder and its head, with the config and the preprocessing inside."""
     tensors = {f"encoder.{k}": v for k, v in encoder.state_dict().items()}
     tensors |= {f"projector.{k}": v for k, v in projector.state_dict().items()}
     # one entry: safetensors writes several in any order, and the file should be the same byte for byte
-    about = json.dumps({"config": config.identity, "shape": shape}, sort_keys=True)
-    save(run.weights_file, tensors, {"gcalign": about})
+    about = {"config": config.identity, "shape": images.shape, "mean": images.mean, "std": images.std}
+    save(run.weights_file, tensors, {"gcalign": json.dumps(about, sort_keys=True)})
 
 
 def weights_of(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int]]:
     """The tensors of a finished run, what decided them, and the shape [C, H, W] they were trained on."""
+    return _weights(run)[:3]
+
+
+def _weights(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int], Normalisation | None]:
     if not run.weights_file.exists():
         raise ValueError(f"run={run.path} has no weights yet; finish it with the command that started it")
     tensors, metadata = read(run.weights_file)
     try:
         about = files.from_json(metadata["gcalign"])
         channels, height, width = (count("a side of shape", side, "[C, H, W]") for side in about["shape"])
-        return tensors, Config.from_dict(about["config"]), (channels, height, width)
+        config = Config.from_dict(about["config"])
+        return tensors, config, (channels, height, width), normalisation_of(about, config.data.name, channels)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{run.weights_file} does not say what it holds ({type(error).__name__}: {error}); train the run again"
         ) from error
 
 
-def load(run: str | Path, *, encoder: str | Factory | None = None) -> nn.Module:
+def load(run: str | Path, *, encoder: str | Factory | None = None) -> Encoder:
     """Load the trained encoder of a run, in eval mode. `gcalign.load` is this function.
 
     Args:
@@ -195,14 +200,15 @@ def load(run: str | Path, *, encoder: str | Factory | None = None) -> nn.Module:
             is never imported.
 
     Returns:
-        A module: normalised images [B, C, H, W] → features [B, D].
+        A module: normalised images [B, C, H, W] → features [B, D]. Its method `embed` takes PIL images, arrays or
+        paths, and does the preprocessing.
 
     Raises:
         ValueError: if the folder is not a run, the run is not finished, or its encoder must be given.
 
     Example:
         >>> encoder = gcalign.load("runs/gca-uot-cifar10-1a2b3c4d5e")  # doctest: +SKIP
-        >>> features = encoder(images)  # doctest: +SKIP
+        >>> features = encoder.embed(["one.png", "two.png"])  # doctest: +SKIP
     """
     return _body(Run.at(run), encoder).eval()
 
@@ -211,23 +217,23 @@ def load_whole(run: str | Path, *, encoder: str | Factory | None = None) -> nn.S
     """Encoder and projector, in eval mode: what the loss saw."""
     place = Run.at(run)
     body, (tensors, config, _) = _body(place, encoder), weights_of(place)
-    assert isinstance(body.features, int)
     m, features = config.model, body.features
     head = _filled(
         lambda: projector(m.projector, features, hidden=m.hidden, out=m.out), "projector.", tensors, place.weights_file
     )
-    return nn.Sequential(body, head).eval()
+    return nn.Sequential(body.network, head).eval()
 
 
-def _body(run: Run, given: str | Factory | None) -> nn.Module:
-    tensors, config, shape = weights_of(run)
+def _body(run: Run, given: str | Factory | None) -> Encoder:
+    tensors, config, shape, normalisation = _weights(run)
     m = config.model
     factory = factory_of(m.encoder, given, f"run={run.path}")
 
     def make() -> nn.Module:
         return encoder(factory, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
 
-    return _filled(make, "encoder.", tensors, run.weights_file, lazily=isinstance(factory, str))
+    network = _filled(make, "encoder.", tensors, run.weights_file, lazily=isinstance(factory, str))
+    return Encoder(network, shape, normalisation)
 
 
 def factory_of(own: str, given: str | Factory | None, what: str) -> str | Factory:

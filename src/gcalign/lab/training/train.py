@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import threading
@@ -23,6 +24,7 @@ from gcalign.lab.data.sources import labels_of, load
 from gcalign.lab.data.splits import long_tailed, stratified
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import evaluate, extract
+from gcalign.lab.limits import within
 from gcalign.lab.models import outside
 from gcalign.lab.training.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
 from gcalign.lab.training.config import Config, Data
@@ -146,6 +148,8 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         world=trainer.world_size,
         augment=augment if config.augment_in == "workers" else None,
     )
+    pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
+    within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
     module = Pretraining(config, images.shape, augment, stream.total, outside(config.model.encoder))
     module.check(images)
     with _owned(run, config) if trainer.is_global_zero else nullcontext():
@@ -159,7 +163,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
                 f"{run.checkpoint_file} is of step {keeper.resume_at}, and the run has {stream.total} steps; delete it "
                 "to start the run again"
             )
-        _continued(config, run, images.shape, trainer, module, stream, keeper.resume_at, quiet)
+        _continued(config, run, images, trainer, module, stream, keeper.resume_at, quiet)
     if trainer.is_global_zero:
         again = quoted("gcalign", "probe", f"run={run.path}")
         _say(f"done: {run.path}\nevaluate it with: {again}", quiet or not announce)
@@ -181,7 +185,7 @@ def _owned(run: Run, config: Config) -> Iterator[None]:
 def _continued(
     config: Config,
     run: Run,
-    shape: tuple[int, int, int],
+    images: Images,
     trainer: L.Trainer,
     module: Pretraining,
     stream: Stream,
@@ -204,7 +208,7 @@ def _continued(
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
         if trainer.is_global_zero:
-            save_weights(run, config, module.encoder, module.projector, shape)
+            save_weights(run, config, module.encoder, module.projector, images)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"

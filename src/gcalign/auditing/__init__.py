@@ -1,0 +1,1 @@
+"""Mismatched pairs, found: `gcalign.audit(a, b)`."""
