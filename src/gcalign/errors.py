@@ -48,6 +48,13 @@ def count(what: str, value: int, remedy: str, *, least: int = 1) -> int:
     return value
 
 
+def plain(value: Any) -> Any:
+    """A scalar of numpy as the number it is; anything else unchanged."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
+
+
 class Terse:
     """A dataclass that prints as the call that makes it, without the defaults."""
 

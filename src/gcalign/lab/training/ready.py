@@ -91,7 +91,7 @@ class Encoder(nn.Module):
     def _pixels(self, k: int, image: Any) -> Any:  # [size, size, 3] uint8
         try:
             return pixels_of(Path(image) if isinstance(image, str) else image, self.shape[1])
-        except (ValueError, OSError, SyntaxError) as error:  # Pillow's readers of damaged files raise all of them
+        except Exception as error:  # Pillow's readers raise whatever damaged bytes lead them to
             raise ValueError(f"images[{k}] cannot be read ({error}); leave it out, or mend it") from error
 
     def extra_repr(self) -> str:
