@@ -45,7 +45,7 @@ versions:
 
 audit: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
-	$(BIN)/pytest -rs tests/test_audit.py
+	$(BIN)/pytest -rs tests/test_dependencies.py
 
 docs: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
