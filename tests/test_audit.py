@@ -1,45 +1,3 @@
-<<<<<<< HEAD
-"""Known vulnerabilities of the pinned dependencies, by pip-audit."""
-
-from __future__ import annotations
-
-import json
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
-import pytest
-
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("pip_audit") is None, reason="needs pip-audit; `make audit` installs it")
-def test_no_pinned_dependency_has_a_known_vulnerability():
-    command = [
-        sys.executable,
-        "-m",
-        "pip_audit",
-        "-r",
-        str(CONSTRAINTS),
-        "--no-deps",
-        "--disable-pip",
-        "--format",
-        "json",
-    ]
-    run = subprocess.run([*command, "--progress-spinner", "off"], capture_output=True, text=True, check=False)
-    if not run.stdout.strip():
-        pytest.skip(f"pip-audit cannot reach its database: {run.stderr.strip().splitlines()[-1][:200]}")
-    found = json.loads(run.stdout)["dependencies"]
-    # a package that the database does not know is no clean package, though pip-audit ends without an error
-    unknown = [item["name"] for item in found if "skip_reason" in item]
-    if len(unknown) == len(found):
-        pytest.skip(f"pip-audit cannot reach its database: none of {len(found)} packages was found there")
-    bad = {f"{item['name']} {item['version']}": item["vulns"] for item in found if item.get("vulns")}
-    assert not bad, json.dumps(bad, indent=1)
-    assert not unknown, f"not audited: {', '.join(unknown)}"
-=======
 """`gcalign.audit`: the scores agree with plain loops, POT and numpy; shares and thresholds hold on data made for it."""
 
 from __future__ import annotations
@@ -434,4 +392,3 @@ def test_bad_embeddings_are_refused_with_the_row_and_a_remedy(case):
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         gcalign.audit(*made(30), **options)
->>>>>>> bbf4526ab1b2bc74a7e83e942da3bc8f812902c5
