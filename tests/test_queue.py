@@ -203,6 +203,7 @@ def test_masses_of_ones_own_stay():
         (lambda: Queue(4, 4).push(torch.ones(2, 3)), "must be a tensor [B, 4]"),
         (lambda: made("ince")(draw(3, 5), draw(3, 5), queue=filled()), "Queue(size, dim=5)"),
         (lambda: made("gca-ince")(*views(), queue=filled(in_batch=False)), "leave in_batch out"),
+        (lambda: made("ince", warm_start=True)(*views(), ids=range(5), queue=filled()), "a queue has none"),
         (lambda: made("supcon")(*views(), labels=[0, 0, 1, 1, 1], queue=filled()), "leave out queue"),
     ],
 )

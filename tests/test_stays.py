@@ -125,7 +125,7 @@ def rewritten(run: Run, folder, **changes) -> Run:
     """A copy of a run whose weights say something else about themselves; None leaves a word out."""
     (folder / "config.json").write_bytes(run.config_file.read_bytes())
     tensors, metadata = read(run.weights_file)
-    about = {**json.loads(metadata["gcalign"]), **changes}
+    about = {**json.loads(metadata["gcalign"]), "crc32": None, **changes}
     about = {key: value for key, value in about.items() if value is not None}
     save(folder / "weights.safetensors", tensors, {"gcalign": json.dumps(about)})
     return Run(folder)

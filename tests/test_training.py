@@ -196,7 +196,7 @@ def test_every_method_trains_in_both_layouts_on_the_embedded_data(tmp_path, name
     assert losses.shape == (2,)
     assert losses.isfinite().all()
     before = Pretraining(run.config(), (3, 24, 24), lambda x, seed: x, total=2).encoder.state_dict()
-    assert any(not torch.equal(before[k], v) for k, v in gcalign.load(run.path).state_dict().items())
+    assert any(not torch.equal(before[k], v) for k, v in gcalign.load(run.path).network.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["ince", "gca-uot", "iot", "supcon"])
@@ -491,3 +491,14 @@ def test_a_long_tail_is_that_of_training_images_alone():
         images_of(train_data, "train"),
     )
     assert torch.equal(some.draw([3, 5], seed=1), whole.draw(some.indices[[3, 5]], seed=1))
+
+
+def test_a_loaded_encoder_has_the_names_of_its_network_also_inside_another_module(tmp_path):
+    run = train(config_for(tmp_path, "epochs=1"), images=pictures(), quiet=True)
+    first, second = gcalign.load(run.path), gcalign.load(run.path)
+    assert first.state_dict().keys() == first.network.state_dict().keys()
+    with torch.no_grad():
+        for weight in second.parameters():
+            weight.add_(1)
+    nn.Sequential(second, nn.ReLU()).load_state_dict(nn.Sequential(first, nn.ReLU()).state_dict())
+    assert_same(second.state_dict(), first.network.state_dict())

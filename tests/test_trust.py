@@ -58,6 +58,7 @@ def rewrite(run, change):
     run.config_file.write_text(json.dumps(content))
     tensors, metadata = runs.read(run.weights_file)
     about = json.loads(metadata["gcalign"])
+    about.pop("crc32", None)
     change(about["config"])
     runs.save(run.weights_file, tensors, {"gcalign": json.dumps(about)})
 

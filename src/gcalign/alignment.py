@@ -237,6 +237,8 @@ class Alignment(Objective):
         if isinstance(support, Groups) and self.divergence.reads_entries:
             support = Full(support.dense())
         if queue is not None:
+            if self.memory is not None:
+                raise ValueError("warm_start=True stores potentials by id, and a queue has none; leave one out")
             sides, support, constraints, allowed = beside(queue, sides, support, constraints, self.options.long)
         start = None if self.memory is None else self.memory.recall(sides, eps)
         return Problem.of(

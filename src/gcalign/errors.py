@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -27,7 +28,7 @@ def one_of(what: str, value: str, known: Iterable[str]) -> str:
 
 def positive(what: str, value: float, remedy: str, *, infinite: bool = False, zero: bool = False) -> float:
     """Return `value` as a float if it is > 0 (or ≥ 0 with `zero`) and, unless `infinite`, finite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):  # numpy's scalars are Real, its bool is not
         raise TypeError(f"{what}={value!r} must be a number; {remedy}")
     value = float(value)
     low = value >= 0 if zero else value > 0
@@ -39,11 +40,19 @@ def positive(what: str, value: float, remedy: str, *, infinite: bool = False, ze
 
 def count(what: str, value: int, remedy: str, *, least: int = 1) -> int:
     """Return `value` if it is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{what}={value!r} must be a whole number; {remedy}")
+    value = int(value)
     if value < least:
         raise ValueError(f"{what}={value} must be at least {least}; {remedy}")
     return value
+
+
+def plain(value: Any) -> Any:
+    """A scalar of numpy as the number it is; anything else unchanged."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
 
 
 class Terse:

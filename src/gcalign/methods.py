@@ -12,7 +12,7 @@ from typing import Any
 from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Rows
 from gcalign.divergences import KL, Robust, Uniformity
-from gcalign.errors import did_you_mean
+from gcalign.errors import did_you_mean, plain
 from gcalign.kernels import Cosine, SquaredEuclidean
 from gcalign.objective import Objective
 from gcalign.symmetric import Symmetric
@@ -108,7 +108,7 @@ def method(name: str, **chosen: Any) -> Objective:
             raise TypeError(f"{option}={chosen[option]!r} is called eps here; write gcalign.method({call})")
         if option not in known:
             raise TypeError(f"{name} has no option {option!r}; {did_you_mean(option, known)}")
-    return factory(**chosen)
+    return factory(**{option: plain(value) for option, value in chosen.items()})
 
 
 def _factory(name: str) -> Factory:

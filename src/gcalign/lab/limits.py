@@ -10,7 +10,8 @@ LIMITS = {
     "IMAGE_BYTES": 2**28,  # of one image as it is stored
     "BATCH_BYTES": 2**34,  # of the pixels of one batch in float32
     "TABLE_ROWS": 2 * 10**7,  # of one split: ImageNet-21k has 14 million
-    "TABLE_BYTES": 2**30,  # of the rows of a table that are read together
+    "TABLE_BYTES": 2**28,  # of the rows of a table that are read together
+    "ARRAY_BYTES": 2**31,  # of one array of images
     "TEXT_BYTES": 2**28,  # of one config, result file or index
 }
 

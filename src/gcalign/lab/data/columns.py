@@ -116,13 +116,12 @@ def _distinct(table: Table, column: str) -> tuple[list[Any], Rows]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    stored = table.values(column)
-    kind = stored.type.value_type if pa.types.is_dictionary(stored.type) else stored.type
-    if pa.types.is_nested(kind):
+    if column in table.schema.nested:
         raise ValueError(
-            f"{table.origin}: {column!r} holds {kind}; a label is one number or text: name another column with "
-            "columns=, or leave this one out"
+            f"{table.origin}: {column!r} holds {table.schema.nested[column]}; a label is one number or text: name "
+            "another column with columns=, or leave this one out"
         )
+    stored = table.values(column)
     if not len(stored):
         return [], np.zeros(0, np.int64)
     coded = stored.unify_dictionaries() if pa.types.is_dictionary(stored.type) else pc.dictionary_encode(stored)

@@ -18,7 +18,7 @@ from torch import Tensor
 from gcalign.lab import files
 from gcalign.lab.data.encoded import Encoded, Raw, Records, Rows, some
 from gcalign.lab.data.images import Images
-from gcalign.lab.limits import within
+from gcalign.lab.limits import limit
 
 SMALLEST = 4  # pixels on each side; what is smaller is a spacer or a mistake
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # not all of Pillow's: EPS would start Ghostscript
@@ -35,8 +35,12 @@ def _opened(raw: Raw | Image.Image) -> Image.Image:
         return _sized(Image.fromarray(raw))
     if not raw:
         raise ValueError("no bytes")
+    most = limit("IMAGE_PIXELS")
+    Image.MAX_IMAGE_PIXELS = max(most, Image.MAX_IMAGE_PIXELS or 0)  # where the user raised it above Pillow's own
     try:
         return _sized(Image.open(io.BytesIO(raw), formats=FORMATS))
+    except Image.DecompressionBombError:
+        raise _too_large(most) from None
     except UnidentifiedImageError:
         raise ValueError("not an image of a known format") from None  # Pillow names a memory address instead
 
@@ -45,8 +49,13 @@ def _sized(image: Image.Image) -> Image.Image:
     width, height = image.size
     if min(width, height) < SMALLEST:
         raise ValueError(f"{width}×{height} pixels; at least {SMALLEST} on each side are needed")
-    within("IMAGE_PIXELS", width * height, f"{width}×{height}, the number of pixels,")
+    if width * height > (most := limit("IMAGE_PIXELS")):
+        raise _too_large(most)
     return image
+
+
+def _too_large(most: int) -> ValueError:
+    return ValueError(f"more than {most:,} pixels, which are allowed; raise the limit with GCALIGN_IMAGE_PIXELS=…")
 
 
 def short_side(raw: Raw) -> int:

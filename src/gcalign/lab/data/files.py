@@ -91,13 +91,13 @@ def wnids(source: Source, request: Request) -> Found:
 
 def _read_idx(path: Path) -> Any:
     """An array of bytes in the IDX format: two zeros, the type 8, the rank, the sizes, the data."""
-    most = limit("TABLE_BYTES")
+    most = limit("ARRAY_BYTES")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}); download it again") from error
-    within("TABLE_BYTES", len(data), f"the number of bytes in {path}, as far as they were read,")
+    within("ARRAY_BYTES", len(data), f"the number of bytes in {path}, as far as they were read,")
     rank = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
     shape = np.frombuffer(data, ">u4", rank, 4) if rank and len(data) >= 4 + 4 * rank else np.zeros(0, ">u4")
     if not rank or len(data) != 4 + 4 * rank + int(shape.astype(np.int64).prod()):

@@ -288,7 +288,7 @@ def _measured(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of each channel."""
     records, rows = _trained(found, source, split, split_seed)
-    most = max(1, min(MEASURED, limit("TABLE_BYTES") // (3 * size**2)))
+    most = max(1, min(MEASURED, limit("ARRAY_BYTES") // (3 * size**2)))
     rows = rows[subset(torch.zeros(len(rows), dtype=torch.int64), most, seed=0).numpy()]
     pixels, wrong = decode(records.encoded, rows, size)
     if len(wrong) == len(rows):

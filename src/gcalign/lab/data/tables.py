@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +27,14 @@ class Schema:
     columns: tuple[str, ...]
     images: tuple[str, ...]
     classes: Mapping[str, tuple[str, ...]]  # by column, where the table names them
+    nested: Mapping[str, str]  # columns of lists and the like, and what they hold
 
 
 def _schema(arrow: Any) -> Schema:
-    return Schema(tuple(arrow.names), tuple(f.name for f in arrow if _holds_bytes(f.type)), _classes(arrow))
+    import pyarrow as pa
+
+    nested = {field.name: str(field.type) for field in arrow if pa.types.is_nested(field.type)}
+    return Schema(tuple(arrow.names), tuple(f.name for f in arrow if _holds_bytes(f.type)), _classes(arrow), nested)
 
 
 def _holds_bytes(kind: Any) -> bool:
@@ -182,7 +187,7 @@ class Parquet(Table):
     def mapped(self) -> Encoded:
         import datasets
 
-        files = [str(file) for file in self.files]
+        files = [glob.escape(str(file)) for file in self.files]  # `datasets` takes patterns
         step = min(self._step(self._open(file), file) for file in self.files)
         rows = datasets.load_dataset("parquet", data_files=files, split="train", columns=[self.image], batch_size=step)
         arrow = Arrow(rows.data, rows.features.arrow_schema, self.origin)

@@ -70,7 +70,7 @@ def above(c: Comparison, said: str, bound: float = 0.0) -> Verdict:
 def _mismatched(results: Results, measure: str | None, **labels: str) -> tuple[dict[str, Seeded], float]:
     """Values of each method at the largest share of mismatched pairs, and that share; `None` is the linear probe."""
     records = results.of("fig-mismatch")
-    share = max(float(r.labels["noise"]) for r in records)
+    share = max(suite.named("fig-mismatch").at(SCALES[results.scale]).noise)
     what = measure or paper.accuracy(records)
     return {m: by_seed(records, what, method=m, noise=share, **labels) for m in COMPARED}, share
 

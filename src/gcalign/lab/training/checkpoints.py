@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gcalign.lab import files
-from gcalign.lab.training.runs import Run, brief, read, save
+from gcalign.lab.training.runs import Run, brief, check_crc32, crc32, read, save
 
 
 def save_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, step: int, config: str) -> None:
@@ -22,12 +22,15 @@ def save_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimize
                 tensors[f"optimizer.{index}.{name}"] = value
             elif value is not None:
                 numbers.setdefault(str(index), {})[name] = value
-    save(run.checkpoint_file, tensors, {"step": str(step), "numbers": json.dumps(numbers), "config": config})
+    about = {"step": str(step), "numbers": json.dumps(numbers), "config": config}
+    save(run.checkpoint_file, tensors, {**about, "crc32": crc32(tensors, json.dumps(about, sort_keys=True))})
 
 
 def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Put the state back and return the step that comes next."""
     tensors, metadata = read(run.checkpoint_file)
+    code = metadata.pop("crc32", None)
+    check_crc32(run.checkpoint_file, tensors, json.dumps(metadata, sort_keys=True), code)
     try:
         module.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
         state = _state(tensors, files.from_json(metadata["numbers"]), optimizer)

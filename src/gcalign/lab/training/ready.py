@@ -43,6 +43,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.network, self.shape, self.normalisation = network, shape, normalisation
         self.features: int = network.features  # type: ignore[assignment]  # every encoder has this number
+        self.register_state_dict_post_hook(_unwrapped)  # type: ignore[no-untyped-call]  # torch's own
+        self.register_load_state_dict_pre_hook(_wrapped)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, D]
         return self.network(x)
@@ -89,11 +91,22 @@ class Encoder(nn.Module):
     def _pixels(self, k: int, image: Any) -> Any:  # [size, size, 3] uint8
         try:
             return pixels_of(Path(image) if isinstance(image, str) else image, self.shape[1])
-        except (ValueError, OSError, SyntaxError) as error:  # Pillow's readers of damaged files raise all of them
+        except Exception as error:  # Pillow's readers raise whatever damaged bytes lead them to
             raise ValueError(f"images[{k}] cannot be read ({error}); leave it out, or mend it") from error
 
     def extra_repr(self) -> str:
         return f"shape={self.shape}, normalisation={self.normalisation}"
+
+
+def _unwrapped(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
+    """Names as the network itself has them, so that weights fit both."""
+    for key in [key for key in state if key.startswith(f"{prefix}network.")]:
+        state[prefix + key.removeprefix(f"{prefix}network.")] = state.pop(key)
+
+
+def _wrapped(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
+    for key in [key for key in state if key.startswith(prefix)]:
+        state[f"{prefix}network.{key.removeprefix(prefix)}"] = state.pop(key)
 
 
 def _listed(images: Any) -> Sequence[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +168,8 @@ def save_weights(run: Run, config: Config, encoder: nn.Module, projector: nn.Mod
     tensors |= {f"projector.{k}": v for k, v in projector.state_dict().items()}
     # one entry: safetensors writes several in any order, and the file should be the same byte for byte
     about = {"config": config.identity, "shape": images.shape, "mean": images.mean, "std": images.std}
-    save(run.weights_file, tensors, {"gcalign": json.dumps(about, sort_keys=True)})
+    code = crc32(tensors, json.dumps(about, sort_keys=True))
+    save(run.weights_file, tensors, {"gcalign": json.dumps({**about, "crc32": code}, sort_keys=True)})
 
 
 def weights_of(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int]]:
@@ -181,13 +183,16 @@ def _weights(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int],
     tensors, metadata = read(run.weights_file)
     try:
         about = files.from_json(metadata["gcalign"])
+        code = about.pop("crc32", None)
         channels, height, width = (count("a side of shape", side, "[C, H, W]") for side in about["shape"])
         config = Config.from_dict(about["config"])
-        return tensors, config, (channels, height, width), normalisation_of(about, config.data.name, channels)
-    except (KeyError, TypeError, ValueError) as error:
+        statistics = normalisation_of(about, config.data.name, channels)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"{run.weights_file} does not say what it holds ({type(error).__name__}: {error}); train the run again"
         ) from error
+    check_crc32(run.weights_file, tensors, json.dumps(about, sort_keys=True), code)
+    return tensors, config, (channels, height, width), statistics
 
 
 def load(run: str | Path, *, encoder: str | Factory | None = None) -> Encoder:
@@ -271,6 +276,24 @@ def _filled(
             f"{file} does not fit the model in its config ({brief(error)}); train the run again"
         ) from error
     return network
+
+
+def crc32(tensors: Mapping[str, Tensor], about: str = "") -> str:
+    """A checksum of names, types, shapes and bytes, by which a flipped bit is found."""
+    code = zlib.crc32(about.encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        code = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), code)
+        code = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, code)
+    return f"{code:08x}"
+
+
+def check_crc32(file: Path, tensors: Mapping[str, Tensor], about: str, given: str | None) -> None:
+    """That a file holds what was written; files of before checksums have none."""
+    if given is not None and crc32(tensors, about) != given:
+        raise ValueError(
+            f"{file} is damaged: its checksum is not that of its content; delete it to start this run again"
+        )
 
 
 def brief(error: Exception) -> str:
