@@ -11,7 +11,7 @@ help:
 	@echo "make fuzz   20,000 random calls against a float64 computation; SEED=1 for others"
 	@echo "make differential   the same problems solved by POT, geomloss, OTT-JAX and pytorch-metric-learning"
 	@echo "make versions       the core tests with each Python and torch that is supported and can be installed"
-	@echo "make audit          known vulnerabilities of the pinned dependencies"
+	@echo "make dependencies   known vulnerabilities of the pinned dependencies"
 	@echo "make docs   the reference, as a site in site/"
 	@echo "make clean  remove the virtual environment"
 
@@ -43,7 +43,7 @@ differential: .venv/ready
 versions:
 	$(PYTHON) tests/versions.py
 
-audit: .venv/ready
+dependencies: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/pytest -rs tests/test_dependencies.py
 
@@ -55,4 +55,4 @@ docs: .venv/ready
 clean:
 	rm -rf .venv
 
-.PHONY: help demo test slow fuzz differential versions audit docs clean
+.PHONY: help demo test slow fuzz differential versions dependencies docs clean

