@@ -107,6 +107,7 @@ class Run:
             ) from error
 
     def finish(self) -> None:
+        files.clean(self.path)
         files.write(self.path / "done", "")
         self.checkpoint_file.unlink(missing_ok=True)
 
