@@ -9,10 +9,12 @@ import multiprocessing as mp
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -45,36 +47,51 @@ def quietly() -> None:
 
 
 class Touches:
-    """Counts what a process does to files below a folder, and does `act` at the k-th of them."""
+    """Counts what a process does to files below a folder, and dies at the k-th of them: whole, or half of it done."""
 
-    def __init__(self, folder: Path, k: int, act) -> None:
-        self.folder, self.k, self.act, self.seen = str(folder), k, act, 0
+    EVENTS = ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir")
+
+    def __init__(self, folder: Path, k: int, note: Path) -> None:
+        self.folder, self.k, self.seen = str(folder), k, 0
+        self.note = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self.write, self.fsync = os.write, os.fsync
         os.write, os.fsync = self._write, self._fsync
         sys.addaudithook(self._audited)
 
     def _audited(self, event: str, args) -> None:
-        if event in ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir") and self.folder in str(args[0]):
-            self._count(None)
+        if event in self.EVENTS and self.folder in str(args[0]):
+            self._count(str(args[0]))
 
     def _write(self, descriptor: int, data: bytes) -> int:
-        self._count(lambda: self.write(descriptor, data[: len(data) // 2]))
+        self._count(descriptor, lambda: self.write(descriptor, data[: len(data) // 2]))
         return self.write(descriptor, data)
 
     def _fsync(self, descriptor: int) -> None:
-        self._count(None)
+        self._count(descriptor, lambda: os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2))
         self.fsync(descriptor)
 
-    def _count(self, half) -> None:
+    def _count(self, what: str | int, half=lambda: None) -> None:
         self.seen += 1
         if self.seen == self.k:
-            if half is not None:
-                half()
-            self.act()
+            half()
+            path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else what
+            self.write(self.note, f"{path}\n".encode())
+            die()
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def touched(note: Path) -> Counter:
+    """At which files processes died, by the names that these have when they are whole."""
+    paths = note.read_text().splitlines() if note.exists() else []
+    names = [Path(path).name for path in paths]
+    return Counter(name[1:].rsplit(".", 3)[0] if name.endswith(".part") else _short(name) for name in names)
+
+
+def _short(name: str) -> str:
+    return "tensorboard" if "tfevents" in name else name
 
 
 def trained(folder: str, words: list[str], kill_at: int | None, delay: float | None, start=None, said=None) -> None:
@@ -82,7 +99,7 @@ def trained(folder: str, words: list[str], kill_at: int | None, delay: float | N
     quietly()
     config = config_of(Path(folder), *words)
     if kill_at is not None:
-        Touches(runs.Run.of(config).path, kill_at, die)
+        Touches(runs.Run.of(config).path, kill_at, Path(folder).parent / "touched")
     if start is not None:
         start.wait()
     if delay is not None:
@@ -91,6 +108,8 @@ def trained(folder: str, words: list[str], kill_at: int | None, delay: float | N
         train(config, images=images(), quiet=True)
         how = "done"
     except ValueError as error:
+        if said is None:
+            raise
         how = str(error)
     if said is not None:
         said.put((os.getpid(), how))
@@ -119,53 +138,121 @@ def table_of(run: runs.Run) -> list[dict]:
         return [{k: v for k, v in row.items() if k != "images/s"} for row in csv.DictReader(file)]
 
 
+def scalars_of(run: runs.Run) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    seen = EventAccumulator(str(run.path / "tensorboard"))
+    seen.Reload()
+    return [(event.step, event.value) for event in seen.Scalars("loss")]
+
+
 def same_as(run: runs.Run, whole: runs.Run) -> None:
     """Weights byte for byte; result lines and logs but for the clock; nothing left over."""
     assert run.weights_file.read_bytes() == whole.weights_file.read_bytes()
     assert lines_of(run) == lines_of(whole)
-    assert table_of(run) == table_of(whole)
-    assert sorted(p.name for p in run.path.iterdir()) == sorted(p.name for p in whole.path.iterdir())
+    if (run.path / "csv").exists():
+        assert table_of(run) == table_of(whole)
+    else:
+        losses = [(line["step"], line["loss"]) for line in run.results() if line["kind"] == "train"]
+        assert [step for step, _ in scalars_of(run)] == [step for step, _ in losses]
+        assert all(abs(a - b) < 1e-6 * abs(b) for (_, a), (_, b) in zip(scalars_of(run), losses, strict=True))
+    logs = {"csv", "tensorboard"}
+    assert {p.name for p in run.path.iterdir()} - logs == {p.name for p in whole.path.iterdir()} - logs
 
 
-def full(monkeypatch, folder: Path, after: int) -> dict:
-    """From the `after`-th write on, a disk without room: half of the bytes, then ENOSPC. Counts the writes."""
-    state = {"writes": 0, "full": False}
-    write, opened = os.write, Path.open
+class Full:
+    """A disk that is full from the k-th write on: half of the bytes, then ENOSPC. Counts what needs room."""
 
-    def refuse() -> bool:
-        state["writes"] += 1
-        state["full"] = state["full"] or state["writes"] >= after
-        return state["full"]
+    def __init__(self, patch, folder: Path, k: int = 10**9) -> None:
+        self.folder, self.k, self.writes = str(folder), k, 0
+        self.real = {"write": os.write, "fsync": os.fsync, "mkdir": os.mkdir, "os.open": os.open, "open": Path.open}
+        for name in ("write", "fsync", "mkdir"):
+            patch.setattr(os, name, getattr(self, f"_{name}"))
+        patch.setattr(os, "open", self._os_open)
+        full = self
+        patch.setattr(Path, "open", lambda path, *rest, **more: full._open(path, *rest, **more))
 
-    def os_write(descriptor, data):
-        return write(descriptor, data[: len(data) // 2]) if refuse() else write(descriptor, data)
+    def is_full(self) -> bool:
+        self.writes += 1
+        return self.writes >= self.k
 
-    class File:
-        def __init__(self, file) -> None:
-            self.file = file
+    def check(self) -> None:
+        if self.is_full():
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-        def __getattr__(self, name):
-            return getattr(self.file, name)
+    def _is_below(self, path) -> bool:
+        return self.folder in str(path)
 
-        def __enter__(self):
-            return self
+    def _write(self, descriptor: int, data: bytes) -> int:
+        return self.real["write"](descriptor, data[: len(data) // 2] if self.is_full() else data)
 
-        def __exit__(self, *error) -> None:
-            self.file.close()
+    def _fsync(self, descriptor: int) -> None:
+        self.check()
+        self.real["fsync"](descriptor)
 
-        def write(self, data):
-            if refuse():
-                self.file.write(data[: len(data) // 2])
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return self.file.write(data)
+    def _mkdir(self, path, *rest, **more) -> None:
+        if self._is_below(path) and not os.path.exists(path):
+            self.check()
+        self.real["mkdir"](path, *rest, **more)
 
-    def path_open(self, mode="r", *rest, **more):
-        file = opened(self, mode, *rest, **more)
-        return File(file) if "r" not in mode and str(folder) in str(self) else file
+    def _os_open(self, path, flags, *rest, **more) -> int:
+        if flags & os.O_CREAT and self._is_below(path) and not os.path.exists(path):
+            self.check()
+        return self.real["os.open"](path, flags, *rest, **more)
 
-    monkeypatch.setattr(os, "write", os_write)
-    monkeypatch.setattr(Path, "open", path_open)
-    return state
+    def _open(self, path: Path, mode: str = "r", *rest, **more):
+        if "r" in mode or not self._is_below(path):
+            return self.real["open"](path, mode, *rest, **more)
+        self.check()
+        file = self.real["open"](path, mode, *rest, **more)
+        return _Watched(file, self)
+
+
+class _Watched:
+    """A file on such a disk."""
+
+    def __init__(self, file, disk: Full) -> None:
+        self.file, self.disk = file, disk
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.file.close()
+
+    def write(self, data) -> int:
+        if self.disk.is_full():
+            self.file.write(data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.file.write(data)
+
+
+def small_disks(place: str, whole: str) -> None:
+    """Train on real disks of 4 kB, 8 kB, … (as root of a namespace of its own) until one is large enough."""
+    quietly()
+    tried, disk = 0, Path(place)
+    while True:
+        size = 4 * (tried + 1)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", place], check=True)
+        config = config_of(disk / "runs", "logger=tensorboard" if tried % 4 == 3 else "logger=csv")
+        try:
+            train(config, images=images(), quiet=True)
+            enough = True
+        except ValueError as error:
+            assert "No space left on device" in str(error), error
+            enough = False
+            assert not list(disk.rglob("*.part"))
+            subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
+            train(config, images=images(), quiet=True)
+        same_as(runs.Run.of(config), runs.Run(Path(whole)))
+        subprocess.run(["umount", place], check=True)
+        if enough:
+            break
+        tried += 1
+    report("disks that are too small", tried=tried, smallest_kB=4, largest_kB=4 * tried)
 
 
 def flipped(data: bytes, random_: random.Random, most: int = 3) -> bytes:
@@ -179,3 +266,7 @@ def flipped(data: bytes, random_: random.Random, most: int = 3) -> bytes:
 def report(name: str, **figures) -> None:
     """What a test of faults found, for the log of the slow suite."""
     print(f"\n{name}: {json.dumps(figures)}", flush=True)
+
+
+if __name__ == "__main__":
+    small_disks(*sys.argv[1:])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,11 +27,13 @@ import faults
 import gcalign
 from gcalign.cli import main
 from gcalign.lab.data.sources import load
-from gcalign.lab.training import runs
+from gcalign.lab.experiments import records, sweep
+from gcalign.lab.experiments.archive import Archive
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.listing import listing
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import Keeper, train
+from test_reproduce import TINY, quick
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning|fork).*")]
 
@@ -60,50 +63,133 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(tmp_path, whol
     choice, kills, finished, where = random.Random(n), 0, 0, Counter()
     while kills < n:
         folder = tmp_path / str(finished)
-        run = Run.of(faults.config_of(folder))
+        words = ["logger=tensorboard"] if finished % 4 == 3 else []
+        run = Run.of(faults.config_of(folder, *words))
         while not run.done:
             touch = kills < n and choice.random() < 0.7
             delay = None if touch or kills >= n else choice.uniform(0, 1.0)
-            at = choice.randint(1, 130) if touch else None
-            process = faults.forked(str(folder), [], at, delay)
+            at = choice.randint(1, 150) if touch else None
+            process = faults.forked(str(folder), words, at, delay)
             faults.ended(process)
             if process.exitcode == -signal.SIGKILL:
                 kills += 1
-                where["touching a file" if touch else "at any time"] += 1
+                where["at any time"] += not touch
             else:
                 assert process.exitcode == 0
-        process = faults.forked(str(folder), [], None, None)  # what is done is left alone, but for leavings
+        process = faults.forked(str(folder), words, None, None)  # what is done is left alone, but for leavings
         faults.ended(process)
         assert process.exitcode == 0
         faults.same_as(run, whole)
         finished += 1
+    where += faults.touched(tmp_path / "touched")
+    if n >= 200:
+        assert {"checkpoint.safetensors", "results.jsonl", "metrics.csv", "config.json", "owner.json"} <= where.keys()
     faults.report("kills", kills=kills, runs=finished, **where)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_each_touch_of_a_file_ends_as_if_it_had_not_been(tmp_path, whole):
+    """From the first file that is made to the last that is removed; every touch once."""
+    k, there = 0, True
+    while there:
+        k += 1
+        folder = tmp_path / str(k)
+        for at in (k, None, None):
+            process = faults.forked(str(folder), [], at, None)
+            faults.ended(process)
+            assert process.exitcode in ((0, -signal.SIGKILL) if at else (0,))
+            there = process.exitcode != 0 if at else there
+        faults.same_as(Run.of(faults.config_of(folder)), whole)
+    where = faults.touched(tmp_path / "touched")
+    assert sum(where.values()) == k - 1
+    assert {"weights.safetensors", "done", "checkpoint.safetensors", "results.jsonl", "metrics.csv"} <= where.keys()
+    faults.report("a kill at each touch of a file", kills=k - 1, **where)
 
 
 # --- a full disk
 
 
+def places(total: int, n: int) -> list[int]:
+    return list(range(1, total + 1)) if n >= total else sorted(random.Random(0).sample(range(1, total + 1), n))
+
+
 @numbers(4, 1000)
-def test_a_disk_that_is_full_at_any_write_costs_nothing_but_time(tmp_path, whole, monkeypatch, n, capsys):
+def test_a_disk_that_is_full_at_any_write_costs_nothing_but_time(tmp_path, whole, n):
     with pytest.MonkeyPatch.context() as patch:
-        state = faults.full(patch, tmp_path, after=10**9)
+        disk = faults.Full(patch, tmp_path)
         train(faults.config_of(tmp_path / "count"), images=faults.images(), quiet=True)
-    total = state["writes"]
-    places = range(1, total + 1) if n >= total else sorted(random.Random(0).sample(range(1, total + 1), n))
-    for k in places:
+    for k in places(disk.writes, n):
         config = faults.config_of(tmp_path / str(k))
         run = Run.of(config)
         with pytest.MonkeyPatch.context() as patch:
-            faults.full(patch, tmp_path, after=k)
+            faults.Full(patch, tmp_path, k)
             with pytest.raises(ValueError, match="No space left on device"):
                 train(config, images=faults.images(), quiet=True)
         if run.results_file.exists():
             assert run.results_file.read_bytes()[-1:] in (b"\n", b"")  # no half of a line
             run.results()  # and no warning of one
-        assert not list(run.path.rglob("*.part")) if run.path.exists() else True
+        assert not list(tmp_path.rglob("*.part"))
         train(config, images=faults.images(), quiet=True)
         faults.same_as(run, whole)
-    faults.report("full disk", writes=total, tried=len(places))
+    faults.report("full disk, train", writes=disk.writes, tried=len(places(disk.writes, n)))
+
+
+@numbers(3, 1000)
+def test_a_disk_that_is_full_while_a_page_is_written_leaves_the_last_page(tmp_path, whole, n):
+    words = ["report", str(whole.path.parent), "-o", str(tmp_path / "r.html"), "--images", "8"]
+    with pytest.MonkeyPatch.context() as patch:
+        disk = faults.Full(patch, tmp_path)
+        assert main(words) == 0
+    (tmp_path / "r.html").write_text("the last page")
+    for k in places(disk.writes, n):
+        with pytest.MonkeyPatch.context() as patch:
+            faults.Full(patch, tmp_path, k)
+            assert main(words) == 2
+        assert (tmp_path / "r.html").read_text() == "the last page"
+        assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+    faults.report("full disk, report", writes=disk.writes, tried=len(places(disk.writes, n)))
+
+
+def reproduced(folder: Path) -> dict[str, bytes]:
+    """What a sweep of two jobs leaves: trained, measured, filed and drawn, in this process."""
+    archive = Archive("fig-noise", folder / "results" / "fig-noise.jsonl", TINY, str(folder / "runs"))
+    jobs = [quick("ince", measures=("knn",)), quick("gca-ince", measures=("knn", "align-uniform"))]
+    for job in archive.missing(jobs):
+        assert sweep.do(job, TINY, archive.runs)
+        archive.save(jobs)
+    archive.save(jobs)
+    paths = [*(folder / "results").iterdir(), *(folder / "runs").glob("*/weights.safetensors")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+@numbers(3, 1000)
+def test_a_disk_that_is_full_during_a_sweep_loses_no_result(tmp_path, n):
+    with pytest.MonkeyPatch.context() as patch:
+        disk = faults.Full(patch, tmp_path)
+        expected = reproduced(tmp_path / "count")
+    assert expected["results/fig-noise.jsonl"].count(b"\n") >= 3
+    for k in places(disk.writes, n):
+        folder = tmp_path / str(k)
+        with pytest.MonkeyPatch.context() as patch:
+            faults.Full(patch, tmp_path, k)
+            with pytest.raises((ValueError, OSError), match="No space left on device"):
+                reproduced(folder)
+        for path in folder.rglob("*.jsonl"):
+            assert path.read_bytes()[-1:] in (b"\n", b"")
+        assert reproduced(folder) == expected
+        assert not list(folder.rglob("*.part"))
+    faults.report("full disk, reproduce", writes=disk.writes, tried=len(places(disk.writes, n)))
+
+
+@pytest.mark.slow
+def test_a_real_disk_that_is_too_small_costs_nothing_but_time(tmp_path, whole):
+    inside = ["unshare", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*inside, "true"], check=False).returncode:
+        pytest.skip("needs namespaces, as Linux has them")
+    words = [*inside, sys.executable, faults.__file__, str(tmp_path), str(whole.path)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
 
 
 # --- a worker and a rank that die
@@ -264,40 +350,73 @@ def test_flipped_bits_in_data_are_refused_or_left_out(tmp_path, n):
     faults.report("flipped bits in data", tried=n, **ends)
 
 
-@numbers(10, 1000)
-def test_flipped_bits_in_a_run_are_refused_and_never_change_its_weights(tmp_path, whole, n):
+@numbers(12, 1000)
+def test_flipped_bits_in_a_run_are_refused_and_never_change_its_weights(tmp_path, whole, n, capsys):
+    """Of a stopped run, which is resumed, and of a finished one, which is listed, loaded and probed."""
     choice, ends = random.Random(n), Counter()
-    config = faults.config_of(tmp_path / "run")
+    config = faults.config_of(tmp_path / "runs")
     run, expected = Run.of(config), gcalign.load(whole.path).state_dict()
-    process = faults.forked(str(tmp_path / "run"), [], 90, None)  # until it has a checkpoint
-    faults.ended(process)
+    faults.ended(faults.forked(str(tmp_path / "runs"), [], 90, None))  # until it has a checkpoint
     assert checkpoint_step(run) > 0
-    stored = {
-        name: (run.path / name).read_bytes() for name in ("config.json", "results.jsonl", run.checkpoint_file.name)
+    names = {"stopped": ("config.json", "results.jsonl", "checkpoint.safetensors"),
+             "finished": ("config.json", "results.jsonl", "weights.safetensors", "done")}  # fmt: skip
+    stored = {state: {name: (of.path / name).read_bytes() for name in names[state]}
+              for state, of in (("stopped", run), ("finished", whole))}  # fmt: skip
+
+    def resumed() -> None:
+        train(config, images=faults.images(), quiet=True)
+        assert run.weights_file.read_bytes() == whole.weights_file.read_bytes()
+
+    def loaded() -> None:
+        found = gcalign.load(run.path).state_dict()
+        assert found.keys() == expected.keys()
+        assert all(found[key].equal(value) for key, value in expected.items())
+
+    def commanded(*words: str) -> None:
+        code = main([*words])
+        said = capsys.readouterr().err
+        assert code in (0, 2)
+        if code == 2:
+            assert said.startswith("gcalign: ")
+            raise ValueError(said)
+
+    listed = lambda: commanded("list", str(tmp_path / "runs"))  # noqa: E731
+    probed = lambda: commanded("probe", f"run={run.path}", "protocol=knn", "data.limit=20")  # noqa: E731
+    uses = {
+        "stopped": {"resumed": resumed, "listed": listed},
+        "finished": {"loaded": loaded, "listed": listed, "probed": probed},
     }
-    stored[whole.weights_file.name] = whole.weights_file.read_bytes()
-    copy = Run(tmp_path / "copy")
-    copy.path.mkdir()
     for _ in range(n):
-        name = choice.choice(list(stored))
-        for other, data in stored.items():
-            (copy.path / other).write_bytes(data)
-        (copy.path / name).write_bytes(faults.flipped(stored[name], choice))
-
-        def use(name=name) -> None:
-            if name == run.checkpoint_file.name:
-                checkpoint_step(copy, config.hash)
-                runs.read(copy.checkpoint_file)
-            elif name == whole.weights_file.name:
-                found = gcalign.load(copy.path).state_dict()
-                assert found.keys() == expected.keys()
-                assert all(found[key].equal(value) for key, value in expected.items())
-            else:
-                listing(str(tmp_path))
-                copy.config()
-                copy.results()
-
-        ends[f"{name} {(end := outcome(use))}"] += 1
+        state = choice.choice(list(stored))
+        shutil.rmtree(run.path)
+        run.path.mkdir()
+        for name, data in stored[state].items():
+            (run.path / name).write_bytes(data)
+        name = choice.choice([name for name in names[state] if name != "done"])
+        (run.path / name).write_bytes(faults.flipped(stored[state][name], choice))
+        use = choice.choice(list(uses[state]))
+        end = outcome(uses[state][use])
         assert end != "refused without a word"
-        assert main(["list", str(tmp_path)]) == 0
-    faults.report("flipped bits in a run", tried=n, **ends)
+        ends[f"{name} {use}: {end}"] += 1
+    capsys.readouterr()
+    with capsys.disabled():
+        faults.report("flipped bits in a run", tried=n, **dict(sorted(ends.items())))
+
+
+@numbers(20, 1000)
+def test_flipped_bits_in_result_files_are_named_with_their_line(tmp_path, n, capsys):
+    choice, ends = random.Random(n), Counter()
+    made = [records.Record("fig-noise", "tiny", "knn", k / 9, {"method": "ince", "noise": 0.0}, k) for k in range(8)]
+    path = tmp_path / "tiny" / "fig-noise.jsonl"
+    records.write(path, made)
+    data = path.read_bytes()
+    for _ in range(n):
+        path.write_bytes(faults.flipped(data, choice))
+        try:
+            end = "read" if len(records.read(path)) == len(made) else "lines missing"
+        except ValueError as error:
+            assert f"{path}, line " in str(error), error
+            end = "refused"
+        ends[end] += 1
+    assert ends["lines missing"] == 0
+    faults.report("flipped bits in result files", tried=n, **ends)
