@@ -32,7 +32,6 @@ from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records, sweep
 from gcalign.lab.experiments.archive import Archive
 from gcalign.lab.training.checkpoints import checkpoint_step
-from gcalign.lab.training.listing import listing
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import Keeper, train
 from test_reproduce import TINY, quick
@@ -432,8 +431,7 @@ def test_flipped_bits_in_result_files_are_named_with_their_line(tmp_path, n, cap
         try:
             end = "read" if len(records.read(path)) == len(made) else "lines missing"
         except ValueError as error:
-            assert f"{path}, line " in str(error), error
-            end = "refused"
+            end = "refused" if f"{path}, line " in str(error) else "refused without its line"
         ends[end] += 1
-    assert ends["lines missing"] == 0
+    assert ends.keys() <= {"read", "refused"}
     faults.report("flipped bits in result files", tried=n, **ends)

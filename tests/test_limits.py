@@ -336,7 +336,7 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path, monkeypatch):
 
 def test_a_switch_is_true_or_false():
     for value in ("x", 1, -0.5, [1]):
-        with pytest.raises(TypeError, match="learnable=.* must be True or False"):
+        with pytest.raises(TypeError, match=r"learnable=.* must be True or False"):
             gcalign.method("clip", learnable=value)
 
 
@@ -497,7 +497,8 @@ def test_numpy_scalars_are_numbers(batch):
         assert torch.equal(
             criterion(z1, z2), gcalign.method("gca-uot", relax=(0.5, 0.5), iterations=7, tol=0.0)(z1, z2)
         )
-    gcalign.Capacity(np.float32(0.5))
+    assert repr(gcalign.Capacity(np.float32(0.5))) == repr(gcalign.Capacity(0.5))
+    assert repr(gcalign.Rows(np.float64(0.2))) == "Rows(penalty=0.2)"
     gcalign.Blocks(np.float64(0.5), np.int32(0))
     with pytest.raises(TypeError, match="must be a number"):
         gcalign.method("gca-ince", eps=np.bool_(True))
