@@ -14,8 +14,9 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from gcalign.errors import one_of
+from gcalign.lab.flags import either
 from gcalign.lab.terminal import steady
-from gcalign.lab.words import printable
+from gcalign.lab.words import missing, printable
 
 Run = Callable[[argparse.Namespace], None]
 _COMMANDS: dict[str, Callable[[Any], None]] = {}
@@ -117,15 +118,23 @@ def _demo(parser: Parser) -> Run:
     example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
 )
 def _train(parser: Parser) -> Run:
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="options: method=, data=, recipe=, epochs=, seed=, …"
-    )
+    from gcalign.lab.training import keys  # as light as this module
+
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the keys below; dry=true only shows the run")
+    parser.epilog = f"{keys.help_text()}\n\n{parser.epilog}"
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.config import configured
+
+        words = [word for word in args.overrides if word != "dry=true"]
+        config = configured(words)
+        if len(words) < len(args.overrides):
+            print(keys.resolved(config.as_dict(), config.folder))
+            return
+
         from gcalign.lab.training.train import train
 
-        train(configured(args.overrides))
+        train(config)
 
     return run
 
@@ -285,6 +294,9 @@ def _run(argv: list[str]) -> int:
         said = str(error) or "not enough memory; try a smaller batch_size= or data.size="
         print(f"gcalign: {printable(said)}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        print(f"gcalign: {missing(error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return 0
@@ -302,9 +314,10 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for build in _COMMANDS.values():
         build(subparsers)
-    named = next((word for word in argv if not word.startswith("-")), None)
-    if named is not None:
-        one_of("command", named, _COMMANDS)
+    at = next((k for k, word in enumerate(argv) if not word.startswith("-")), None)
+    if at is not None:
+        one_of("command", argv[at], _COMMANDS)
+        argv = [*argv[: at + 1], *either(subparsers.choices[argv[at]], argv[at + 1 :])]
     return parser.parse_args(argv)
 
 

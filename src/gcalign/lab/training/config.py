@@ -49,23 +49,23 @@ _LATER = (("data", "tail", 1.0), ("target", "noise", 0.0))  # options that came 
 
 @dataclass
 class Data:
-    name: str = MISSING
-    root: str | None = None  # local files; None is the hub
-    size: int | None = None  # side of an image in pixels
-    limit: int | None = None  # so many images, balanced over classes; scenes can also make more than it has digits
-    on_error: str = "skip"  # what to do with a corrupt image
-    tail: float = 1.0  # of training images: so many times more of the first class than of the last
+    name: str = MISSING  # from data=
+    root: str | None = None  # folder of local files; null takes the data set from the hub
+    size: int | None = None  # side of an image in pixels; null is the data set's own
+    limit: int | None = None  # number of images, balanced over classes; scenes can make more than it has digits
+    on_error: str = "skip"  # what to do with an image that cannot be read: skip or raise
+    tail: float = 1.0  # long tail: the first class has this many times the images of the last
 
 
 @dataclass
 class Pairs:
     noise: float = 0.0  # share of pairs that are mismatched on purpose
-    views: int = 2
+    views: int = 2  # number of views of each image
 
 
 @dataclass
 class Target:
-    name: str = "default"  # the method's own: pairs, or labels for supcon
+    name: str = "default"  # labels, blocks, or default: the method's own (pairs; labels for supcon)
     alpha: float = 0.0  # blocks: weight within a domain
     beta: float = 0.0  # blocks: weight across domains
     noise: float = 0.0  # share of the labels that are wrong on purpose, where the target reads labels
@@ -73,24 +73,24 @@ class Target:
 
 @dataclass
 class Model:
-    encoder: str = "small"
-    width: float = 1.0
-    stem: str = "auto"
-    projector: str = "mlp2"
-    hidden: int = 2048
-    out: int = 128
-    momentum: float = 0.996  # of BYOL's twin
+    encoder: str = "small"  # small, resnet18, resnet50, or module:function of your own
+    width: float = 1.0  # times the published number of channels
+    stem: str = "auto"  # first layers: cifar, imagenet or paper; auto chooses by the size of the images
+    projector: str = "mlp2"  # head that is used in training alone: mlp2, mlp3-bn or none
+    hidden: int = 2048  # width of the projector
+    out: int = 128  # dimension of the embeddings that the loss compares
+    momentum: float = 0.996  # of BYOL's second encoder
 
 
 @dataclass
 class Optimizer:
-    name: str = "adam"
-    lr: float = 1e-3
-    momentum: float = 0.9
-    weight_decay: float = 1e-6
-    schedule: str = "cosine"
-    warmup: float = 0.05  # share of the steps
-    final: float = 1e-3  # of lr, at the end
+    name: str = "adam"  # adam or sgd
+    lr: float = 1e-3  # learning rate at its highest
+    momentum: float = 0.9  # of sgd
+    weight_decay: float = 1e-6  # penalty on the squares of all weights
+    schedule: str = "cosine"  # of the learning rate: cosine, linear or constant
+    warmup: float = 0.05  # share of the steps in which the learning rate rises
+    final: float = 1e-3  # learning rate at the end, as a share of lr
 
 
 @dataclass
@@ -99,28 +99,28 @@ class Config:
 
     method: dict[str, Any] = field(default_factory=lambda: {"name": MISSING})
     data: Data = field(default_factory=Data)
-    views: str | None = None  # None: plain for scenes, C0 for the rest
+    views: str | None = None  # plain, C0 to C3 or domainbed; null is plain for scenes, C0 for the rest
     pairs: Pairs = field(default_factory=Pairs)
     target: Target = field(default_factory=Target)
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    epochs: int = 20
-    batch_size: int = 256
-    seed: int = 0
-    accumulate: int = 1
-    precision: str = "32-true"
-    devices: int = 1
-    accelerator: str = "auto"
-    workers: int = 0
-    augment_in: str = "device"  # or in the loader's "workers"
+    epochs: int = 20  # passes over the data
+    batch_size: int = 256  # pairs in a step, over all devices
+    seed: int = 0  # of weights, batches and views
+    accumulate: int = 1  # parts in which a batch is computed, one after the other
+    precision: str = "32-true"  # or bf16-mixed, 16-mixed
+    devices: int = 1  # processes or GPUs
+    accelerator: str = "auto"  # cpu, gpu, mps or what Lightning finds
+    workers: int = 0  # processes that load images; 0 is the main process
+    augment_in: str = "device"  # where views are made: device, or workers of the loader
     logger: str = "tensorboard"  # csv, wandb, mlflow, none, or module:Class of a Lightning logger
-    logger_args: dict[str, Any] = field(default_factory=dict)  # over those it is given here
+    logger_args: dict[str, Any] = field(default_factory=dict)  # further arguments of the logger, as logger_args.NAME=
     knn_every: int = 0  # epochs between online kNN accuracies on held-out training images; 0 is never
-    log_every: int = 10
-    checkpoint_every: int = 100
-    name: str | None = None
-    runs: str = "runs"
-    wait: bool = False  # for another process that works on the same run
+    log_every: int = 10  # steps between two lines of the log
+    checkpoint_every: int = 100  # steps between two checkpoints
+    name: str | None = None  # of the run's folder; null is method and data
+    runs: str = "runs"  # folder of the runs
+    wait: bool = False  # wait for another process that works on the same run, instead of an error
 
     def check(self) -> None:
         """Every rule that needs no data, before anything is written."""

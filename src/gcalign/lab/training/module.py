@@ -15,6 +15,7 @@ from gcalign.alignment import Alignment
 from gcalign.lab.data.images import Images
 from gcalign.lab.models import Factory, Twin, encoder, momentum_at, predictor, projector
 from gcalign.lab.training.config import Config, Optimizer
+from gcalign.lab.training.progress import collapse
 from gcalign.lab.training.stream import Augment, Batch, seed_of
 from gcalign.metrics import alignment, uniformity
 from gcalign.objective import Objective
@@ -81,6 +82,7 @@ class Pretraining(L.LightningModule):
             self.predictor = predictor(m.out, m.hidden, seed=config.seed)
             self.twin = Twin(nn.Sequential(self.encoder, self.projector), m.momentum)
         self.done = 0  # steps, also those of earlier processes
+        self.knn: float | None = None  # the latest online accuracy
 
     def check(self, images: Images) -> None:
         """That the data set has what the target reads."""
@@ -132,7 +134,7 @@ class Pretraining(L.LightningModule):
         if (step + 1) % self.config.log_every and step + 1 != self.total:
             return
         with torch.no_grad():
-            measures = {"alignment": alignment(z[0], z[1]), "uniformity": uniformity(z[0])}
+            measures = {"alignment": alignment(z[0], z[1]), "uniformity": uniformity(z[0]), **collapse(z[0])}
             if isinstance(self.criterion, Alignment) and self.criterion.constraints:
                 plan = self.criterion.plan(z[0], torch.cat(z[1:]), **known)
                 measures |= {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import zlib
 from collections.abc import Callable, Mapping
@@ -64,6 +65,12 @@ class Run:
     def at(path: str | Path) -> Run:
         run = Run(path_of(path))
         if not run.config_file.exists():
+            named = sorted(run.path.parent.glob(f"{glob.escape(run.path.name)}-{'[0-9a-f]' * 10}/config.json"))
+            if len(named) == 1:  # name=mine is runs/mine-<hash>
+                return Run(named[0].parent)
+            if named:
+                found = ", ".join(str(file.parent) for file in named)
+                raise ValueError(f"run={path} must name one run, and there are {len(named)}: {found}; choose one")
             raise ValueError(
                 f"run={path} must be a folder with a config.json, as `gcalign train` makes; see `gcalign list`"
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -15,7 +14,7 @@ from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
 from gcalign.lab import files
@@ -31,6 +30,7 @@ from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
 from gcalign.lab.training.module import Pretraining
 from gcalign.lab.training.owner import owned
+from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
 from gcalign.lab.training.stream import Batch, Stream
 from gcalign.lab.words import quoted
@@ -113,6 +113,7 @@ class OnlineKNN(Callback):
         found = evaluate(
             "knn", features[known], self.labels[known], features[asked], self.labels[asked], split="held out"
         )
+        module.knn = found.accuracy
         line = {"kind": "knn", "epoch": epoch, "accuracy": found.accuracy}
         record(trainer, self.run, batch.step + 1, line, {"knn": found.accuracy})
 
@@ -257,12 +258,10 @@ def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> 
 
 
 def _trainer(config: Config, run: Run, images: Images, keeper: Keeper, quiet: bool) -> L.Trainer:
-    watched = sys.stderr.isatty() and not quiet
-    callbacks: list[Callback] = [keeper]
+    steps = max(1, len(images) // (config.batch_size // config.accumulate))
+    callbacks: list[Callback] = [keeper, Watch(steps, shown=not quiet)]
     if config.knn_every:  # before the keeper, whose checkpoint is the last that is written of a step
         callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
-    if watched:
-        callbacks.append(RichProgressBar())
     return L.Trainer(
         max_epochs=1,  # the stream is every epoch in one
         accelerator=config.accelerator,
@@ -275,7 +274,7 @@ def _trainer(config: Config, run: Run, images: Images, keeper: Keeper, quiet: bo
         callbacks=callbacks,
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=watched,
+        enable_progress_bar=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
