@@ -52,6 +52,8 @@ class Kernel(nn.Module, ABC):
     def __init__(self, eps: float, *, learnable: bool = False) -> None:
         super().__init__()
         eps = positive("eps", eps, _PAPER)
+        if not isinstance(learnable, bool):
+            raise TypeError(f"learnable={learnable!r} must be True or False; True trains eps")
         self.learnable = learnable
         # the parameter is log ε, so that ε stays positive
         self.log_eps = nn.Parameter(torch.tensor(math.log(eps))) if learnable else None

@@ -25,6 +25,7 @@ VIEWS = ("plain", "C0", "C1", "C2", "C3", "domainbed")
 COMMON = ("iterations", "tol", "layout", "gradient", "block")
 # what Lightning also has casts the images or the whole model, and the loss needs float32
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16")
+_LARGEST = 1e6  # of a learning rate or a weight decay
 MISSING = ""  # a name that a group gives
 
 
@@ -139,6 +140,8 @@ class Config:
             count(name, getattr(self, name), "a whole number of at least 1")
         for name in ("seed", "workers", "knn_every"):
             count(name, getattr(self, name), "a whole number of at least 0", least=0)
+        within("EPOCHS", self.epochs, "epochs")
+        within("WORKERS", self.workers, "workers")
         if self.seed >= 2**63:
             raise ValueError(f"seed={self.seed} must be below 2^63, as torch's generators take it; any number will do")
         for name in ("hidden", "out"):
@@ -169,6 +172,9 @@ class Config:
         positive("optimizer.lr", o.lr, "Adam likes 1e-3, the paper's SGD 0.6")
         positive("optimizer.weight_decay", o.weight_decay, "the paper uses 1e-6", zero=True)
         positive("model.width", self.model.width, "1 is the published size")
+        for name in ("lr", "weight_decay"):
+            if (value := getattr(o, name)) > _LARGEST:
+                raise ValueError(f"optimizer.{name}={value:g} must be at most {_LARGEST:g}; larger ones are no use")
         shares = {
             "pairs.noise": (self.pairs.noise, "0.3 mismatches 30 % of pairs"),
             "target.noise": (self.target.noise, "0.3 replaces 30 % of labels"),

@@ -26,7 +26,7 @@ from gcalign.targets import Blocks, Labels
 def criterion_of(config: Config) -> Objective:
     """The method with the options that were chosen; None leaves a default alone."""
     chosen = {k: v for k, v in config.method.items() if v is not None and k != "name"}
-    if "relax" in chosen:
+    if isinstance(chosen.get("relax"), list):
         chosen["relax"] = tuple(chosen["relax"])
     if config.target.name == "labels":
         chosen["target"] = Labels()

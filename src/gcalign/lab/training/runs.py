@@ -114,6 +114,7 @@ class Run:
             ) from error
 
     def finish(self) -> None:
+        files.clean(self.path)
         files.write(self.path / "done", "")
         self.checkpoint_file.unlink(missing_ok=True)
 
@@ -278,7 +279,7 @@ def _filled(
             if key in mine and mine[key].dtype != value.dtype:
                 raise RuntimeError(f"{key} is {mine[key].dtype}, not {value.dtype}")
         network.load_state_dict({key: value.clone() for key, value in mine.items()}, assign=True)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"{file} does not fit the model in its config ({brief(error)}); train the run again"
         ) from error

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -29,7 +29,7 @@ from gcalign.lab.training.checkpoints import checkpoint_step, load_checkpoint, s
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
 from gcalign.lab.training.module import Pretraining
-from gcalign.lab.training.owner import owned
+from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
 from gcalign.lab.training.stream import Batch, Stream
@@ -223,6 +223,10 @@ def _continued(
 
 
 def _finished(run: Run, quiet: bool) -> Run:
+    """Say so; and remove what a process left that was killed after its last step."""
+    if run.checkpoint_file.exists() or (run.path / "owner.json").exists() or any(run.path.glob(".*.part")):
+        with suppress(BusyError, OSError), owned(run.path):
+            run.finish()
     again = quoted("gcalign", "probe", f"run={run.path}")
     _say(f"{run.path} is finished already; nothing to do. Evaluate it with: {again}", quiet)
     return run
@@ -246,10 +250,12 @@ def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> 
             trainer.fit(module, loader)
         except SystemExit:
             raise KeyboardInterrupt from None
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            # seen by the loader itself, or by what fetches a batch from its worker
+            if not loader.num_workers or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
                 raise
-            raise WorkerError(f"{brief(error)}; too little memory, perhaps: try workers=0") from error
+            said = f"a worker of the data loader is gone ({brief(error)}); too little memory, perhaps: try workers=0"
+            raise WorkerError(said) from error
         finally:
             if main:
                 signal.signal(signal.SIGINT, handler)
