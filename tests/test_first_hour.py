@@ -9,7 +9,9 @@ import time
 import pytest
 import torch
 
+import gcalign
 from gcalign.cli import main
+from gcalign.lab.data.images import InMemory, described
 from gcalign.lab.flags import either
 from gcalign.lab.training import keys, progress
 from gcalign.lab.training.config import Config, _keys, configured
@@ -176,3 +178,21 @@ def test_a_command_without_its_extra_says_so(monkeypatch, capsys):
     assert main(["train", *QUICK]) == 2
     assert "lightning" in capsys.readouterr().err
     assert time.monotonic() - began < 60
+
+
+# --- words beside numbers -------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_which_sums_need_not_hold():
+    z1, z2 = torch.randn(2, 8, 4)
+    assert "(relaxed)" in repr(gcalign.method("gca-uot").plan(z1, z2))
+    assert "(free)" in repr(gcalign.method("ince").plan(z1, z2))
+    assert "(" not in repr(gcalign.method("gca-ince").plan(z1, z2))[5:]
+
+
+def test_data_describe_themselves():
+    pixels = torch.zeros(6, 3, 8, 9, dtype=torch.uint8)
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    some = InMemory(pixels, name="folder", split="train", labels=labels, classes=("a", "b", "c"))
+    assert described(some) == "folder, train: 6 images of 3 × 8 × 9, 3 classes (a, b, c)"
+    assert described(InMemory(pixels, name="folder", split="all")).endswith("no labels (training needs none)")

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
 from gcalign.lab import files
-from gcalign.lab.data.images import Images, Subset
+from gcalign.lab.data.images import Images, Subset, described
 from gcalign.lab.data.sources import labels_of, load
 from gcalign.lab.data.splits import long_tailed, stratified
 from gcalign.lab.data.views import make_views
@@ -136,6 +136,8 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
             f"accelerator={config.accelerator} devices={config.devices} precision={config.precision}: {error}; "
             "accelerator=cpu precision=32-true works everywhere"
         ) from error
+    if trainer.is_global_zero:
+        _say(described(images), quiet or not announce)
     augment = make_views(config.view_name, images.shape, images.mean, images.std)
     stream = Stream(
         images,
