@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_at_any_write_costs_nothing_but_time(tmp_path, whole
 
 
 @numbers(3, 1000)
-def test_a_disk_that_is_full_while_a_page_is_written_leaves_the_last_page(tmp_path, whole, n):
+def test_a_disk_that_is_full_while_a_page_is_written_leaves_the_last_page(tmp_path, whole, n, capsys):
     words = ["report", str(whole.path.parent), "-o", str(tmp_path / "r.html"), "--images", "8"]
     with pytest.MonkeyPatch.context() as patch:
         disk = faults.Full(patch, tmp_path)
@@ -145,9 +145,13 @@ def test_a_disk_that_is_full_while_a_page_is_written_leaves_the_last_page(tmp_pa
         with pytest.MonkeyPatch.context() as patch:
             faults.Full(patch, tmp_path, k)
             assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "r.html" in said
+        assert "make room" in said
         assert (tmp_path / "r.html").read_text() == "the last page"
         assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
-    faults.report("full disk, report", writes=disk.writes, tried=len(places(disk.writes, n)))
+    with capsys.disabled():
+        faults.report("full disk, report", writes=disk.writes, tried=len(places(disk.writes, n)))
 
 
 def reproduced(folder: Path) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # `python -m` puts the current folder first, where a file would stand in for any module
 
 import argparse
+import errno
 import os
 from collections.abc import Callable
 from importlib.metadata import version
@@ -292,6 +293,8 @@ def _run(argv: list[str]) -> int:
         return int(stop.code or 0)
     except (ValueError, TypeError, OSError, MemoryError) as error:
         said = str(error) or "not enough memory; try a smaller batch_size= or data.size="
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            said += "; nothing was changed: make room, and use the same command again"
         print(f"gcalign: {printable(said)}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:

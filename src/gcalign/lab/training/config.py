@@ -25,7 +25,7 @@ VIEWS = ("plain", "C0", "C1", "C2", "C3", "domainbed")
 COMMON = ("iterations", "tol", "layout", "gradient", "block")
 # what Lightning also has casts the images or the whole model, and the loss needs float32
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16")
-_LARGEST = 1e6  # of a learning rate or a weight decay
+_LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
 MISSING = ""  # a name that a group gives
 
 
@@ -142,8 +142,6 @@ class Config:
             count(name, getattr(self, name), "a whole number of at least 0", least=0)
         within("EPOCHS", self.epochs, "epochs")
         within("WORKERS", self.workers, "workers")
-        if self.seed >= 2**63:
-            raise ValueError(f"seed={self.seed} must be below 2^63, as torch's generators take it; any number will do")
         for name in ("hidden", "out"):
             count(f"model.{name}", getattr(self.model, name), "the paper's are 2048 and 128")
         count("pairs.views", self.pairs.views, "two views make a pair", least=2)
@@ -155,6 +153,11 @@ class Config:
         if self.batch_size % (self.devices * self.accumulate):
             raise ValueError(
                 f"batch_size={self.batch_size} must divide among devices={self.devices} × accumulate={self.accumulate}"
+            )
+        if self.batch_size // (self.devices * self.accumulate) < 2:
+            raise ValueError(
+                f"batch_size={self.batch_size} must be at least 2 × devices={self.devices} × "
+                f"accumulate={self.accumulate}: an image alone has nothing to be compared with"
             )
         if self.method["name"] == "byol" and self.pairs.views != 2:
             raise ValueError(
@@ -190,6 +193,8 @@ class Config:
             raise ValueError(f"data.tail={self.data.tail:g} must be at least 1, which is balanced; 100 is a long tail")
         for name in ("alpha", "beta"):
             value = positive(f"target.{name}", getattr(self.target, name), "a weight of pairs", zero=True)
+            if value > _LARGEST:
+                raise ValueError(f"target.{name}={value:g} must be at most {_LARGEST:g}; the pair itself has 1")
             if value and self.target.name != "blocks":
                 raise ValueError(f"target.{name}={value:g} has no effect without target.name=blocks; add it")
 

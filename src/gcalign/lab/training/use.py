@@ -49,7 +49,7 @@ def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str
 def _device(given: dict[str, str]) -> str:
     name = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.zeros(1, device=name)
+        torch.zeros(1, device=name).item()  # a device without memory, meta, gives nothing back
     except (RuntimeError, AssertionError) as error:
         said = str(error).splitlines()[0]
         raise ValueError(f"device={name} cannot be used ({said}); device=cpu always can") from error
