@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Row:
     seconds: float | None = None
 
 
-def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None) -> Path:
+def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None, to_json: str | None = None) -> Path:
     """Train, probe, print the table, and write the page; what is done already is not done again."""
     path = Path(output or Path(folder) / "report.html")
     if output and not path.resolve().parent.is_dir():
@@ -73,6 +73,8 @@ def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None) ->
                 _probed(name, _said(noise), *_features(load(run.path), train_set, test_set), labels, seed, took)
             )
     console.print(_table(rows))
+    if to_json is not None:
+        files.to_json_file(to_json, [asdict(row) for row in rows])
     files.write(path, _page(rows, finished, test_set))
     console.print(
         f"report: {path}\nnext:   gcalign train method=gca-uot data=scenes epochs=20, or gcalign list {folder}"
