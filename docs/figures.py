@@ -88,7 +88,9 @@ def views(figure: Any) -> None:
         axes.plot(*torch.stack([a, b]).T, color="0.5", linewidth=1)
     axes.set(aspect="equal", xlim=(-1.35, 2.4), ylim=(-1.3, 1.3))
     axes.axis("off")
-    axes.text(1.3, 0.45, "● view 1\n□ view 2\n— a pair\n\ncolours are groups,\nwhich nobody tells\nthe encoder", va="top")
+    axes.text(
+        1.3, 0.45, "● view 1\n□ view 2\n— a pair\n\ncolours are groups,\nwhich nobody tells\nthe encoder", va="top"
+    )
 
 
 def kernels(figure: Any) -> None:

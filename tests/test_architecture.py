@@ -32,7 +32,7 @@ STOREYS = [
     ("__init__",),
     ("lab",),
     ("lab.words", "lab.limits", "lab.outside", "lab.flags"),
-    ("lab.files", "lab.provenance", "lab.terminal"),
+    ("lab.files", "lab.provenance", "lab.terminal", "lab.commands"),
     ("lab.verify",),
     ("lab.data", "lab.models", "lab.report"),
     ("lab.evaluation", "lab.estimator"),

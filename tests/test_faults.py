@@ -30,7 +30,6 @@ from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records, sweep
 from gcalign.lab.experiments.archive import Archive
 from gcalign.lab.training.checkpoints import checkpoint_step
-from gcalign.lab.training.listing import listing
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import Keeper, train
 from test_reproduce import TINY, quick

@@ -54,7 +54,15 @@ KINDS = {
         "⛵": "water wind swims mast",
     },
 }
-NAMES = {"🌞": "sun with face", "🌙": "crescent moon", "⭐": "star", "⚡": "lightning", "🚗": "car", "⛵": "sailboat", "🐳": "whale"}
+NAMES = {
+    "🌞": "sun with face",
+    "🌙": "crescent moon",
+    "⭐": "star",
+    "⚡": "lightning",
+    "🚗": "car",
+    "⛵": "sailboat",
+    "🐳": "whale",
+}
 
 
 def name(emoji: str) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Row:
     seconds: float | None = None
 
 
-def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None) -> Path:
+def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None, to_json: str | None = None) -> Path:
     """Train, probe, print the table, and write the page; what is done already is not done again."""
     path = Path(output or Path(folder) / "report.html")
     if output and not path.resolve().parent.is_dir():
@@ -77,6 +77,8 @@ def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None) ->
             console.print(f"{len(rows)}/{len(tasks)}  {of}: {100 * row.full:.1f} % with all labels{took}")
     finished = {(name, noise): Run.of(_config(name, noise, folder, seed)) for noise in NOISE for name in METHODS}
     console.print(_table(rows))
+    if to_json is not None:
+        files.to_json_file(to_json, [asdict(row) for row in rows])
     files.write(path, _page(rows, finished, Scenes("test")))
     again = quoted("gcalign", "list", folder)
     console.print(f"report: {path}\nnext:   gcalign train method=gca-uot data=scenes epochs=20, or {again}")

@@ -11,7 +11,6 @@ from torch import nn
 
 from gcalign.lab.limits import within
 
-
 M = TypeVar("M", bound=nn.Module)
 
 

@@ -97,23 +97,3 @@ def resolved(content: dict[str, Any], folder: str) -> str:
             name = key if chosen else f"{key}.{part}"
             lines.append(f"{name}={json.dumps(inner, ensure_ascii=False) if not isinstance(inner, str) else inner}")
     return "\n".join([*lines, f"folder: {content['runs']}/{folder}", "dry=true: nothing was written"])
-
-
-def page() -> str:
-    """The keys as the page `docs/configuration.md`."""
-    head = (
-        "# Configuration\n\n"
-        "A run is described by keys: `gcalign train method=gca-uot epochs=5`. Every key has a default. A key that does "
-        "not exist is an error. `gcalign train dry=true …` prints the resolved run and stops. This page is "
-        "`gcalign train --help` as a table.\n\n"
-        "## Keys\n\n| key | default | meaning |\n|---|---|---|\n"
-    )
-    rows = [f"| `{key.name}` | `{key.default}` | {key.meaning.replace('|', chr(92) + '|')} |" for key in every()]
-    methods = [f"| `{name}` | {' '.join(f'`method.{k}={v}`' for k, v in own)} |" for name, own in options().items()]
-    tail = (
-        "\n\n## Options of the methods\n\n| `method=` | its options |\n|---|---|\n"
-        + "\n".join(methods)
-        + "\n\nAll of them also take `method.iterations`, `method.tol`, `method.layout`, `method.gradient` and "
-        "`method.block`.\n"
-    )
-    return head + "\n".join(rows) + tail

@@ -19,6 +19,7 @@ from gcalign.lab.training.runs import Run
 from gcalign.lab.words import path_of, printable
 
 WIDTH = 160  # where the output is no terminal and has no width of its own
+NONE = "{} has no runs; make one with: gcalign train method=gca-uot data=scenes"
 COLUMNS = ("run", "method", "data", "pairs", "seed", "state", "accuracy", "started")
 
 
@@ -26,9 +27,9 @@ def show(folder: str, *, mean: bool = False) -> None:
     """Print the table of a folder, or of its methods with their `mean` over seeds."""
     rows = summary(folder) if mean else listing(folder)
     if not rows:
-        raise ValueError(f"{folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
+        raise ValueError(NONE.format(folder))
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*(Column(Text(printable(name))) for name in names))
+    table = Table(*(Column(Text(printable(name)), overflow="fold") for name in names))
     for row in rows:
         table.add_row(*(Text(printable(row.get(name, "–"))) for name in names))
     Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
@@ -37,6 +38,18 @@ def show(folder: str, *, mean: bool = False) -> None:
 def listing(folder: str) -> list[dict[str, Any]]:
     """One record for each run below a folder: what it is, how far it is, its best-known accuracies."""
     return [_row(run) for run in _runs(folder)]
+
+
+def records(folder: str) -> list[dict[str, Any]]:
+    """The runs as plain data: as `listing`, with the accuracy of each protocol, the last one measured, as a number."""
+    found = []
+    for run, row in zip(_runs(folder), listing(folder), strict=True):
+        probes = [] if row["state"] == "unreadable" else [r for r in run.results() if r["kind"] == "probe"]
+        row["accuracy"] = {r["protocol"]: r["accuracy"] for r in probes}
+        found.append({key: None if value == "–" else value for key, value in row.items()})
+    if not found:
+        raise ValueError(NONE.format(folder))
+    return found
 
 
 def _runs(folder: str) -> Iterator[Run]:
