@@ -21,7 +21,7 @@ from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.models import encoder
 from gcalign.lab.report.page import Cell, Grid, Section, page, png
 from gcalign.lab.training.config import Config, configured
-from gcalign.lab.training.runs import Run, load
+from gcalign.lab.training.runs import Run, load_encoder
 from gcalign.lab.training.train import train
 from gcalign.methods import method
 
@@ -70,7 +70,7 @@ def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None) ->
             run = finished[name, noise] = train(config, quiet=False, announce=False)
             took = time.perf_counter() - begun if fresh else None
             rows.append(
-                _probed(name, _said(noise), *_features(load(run.path), train_set, test_set), labels, seed, took)
+                _probed(name, _said(noise), *_features(load_encoder(run.path), train_set, test_set), labels, seed, took)
             )
     console.print(_table(rows))
     files.write(path, _page(rows, finished, test_set))
@@ -213,7 +213,7 @@ def _plans(finished: dict[tuple[str, float], Run], images: Scenes) -> Any:
     shown = None
     for row, noise in enumerate(NOISE):
         for axis, name in zip(axes[row], METHODS, strict=True):
-            network = load(finished[name, noise].path)
+            network = load_encoder(finished[name, noise].path)
             with torch.inference_mode():
                 h1, h2 = (network((images.draw(chosen, s).float() / 255 - mean) / std) for s in (3, 4))
                 # the encoder's own space: the projector is discarded after pretraining

@@ -26,7 +26,7 @@ from gcalign.lab.report.pack import sprite
 from gcalign.lab.report.study import Embedded, Pairing, Sample, Shown
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.module import criterion_of
-from gcalign.lab.training.runs import Run, load, load_whole
+from gcalign.lab.training.runs import Run, load_encoder, load_whole
 from gcalign.lab.training.stream import Stream, seed_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.training.use import data_of
@@ -133,7 +133,7 @@ class Gallery:
         pairing, first, second = self._pairing(sample, images, config)
         name = config.model.encoder
         given = name if name in self.encoders else None
-        encoder, network = load(run.path, encoder=given), load_whole(run.path, encoder=given)
+        encoder, network = load_encoder(run.path, encoder=given), load_whole(run.path, encoder=given)
         with evaluating(network), torch.inference_mode():
             z = normalize(torch.cat([network(x) for x in torch.cat([first, second]).split(256)]))
         z1, z2 = _narrow(z).chunk(2)
