@@ -125,10 +125,13 @@ def _solve(
         for a in constrained:
             h = penalties[a]
             assert h is not None
-            sums = tensors.last(u) if a == k - 1 or whole is None else tensors.along(whole, u, a)
-            f[a] = h.step(-sums.log(), eps)
+            total = tensors.last(u) if a == k - 1 or whole is None else tensors.along(whole, u, a)
+            f[a] = h.step(-total.log(), eps)
             u[a] = f[a].exp()
-        if options.tol and max(float((x.detach() - y).abs().max()) for x, y in zip(f, before, strict=True)) < options.tol:
+        if (
+            options.tol
+            and max(float((x.detach() - y).abs().max()) for x, y in zip(f, before, strict=True)) < options.tol
+        ):
             break
     u = [x.exp() for x in f]
     whole = tensors.without_last(u[-1])
@@ -145,7 +148,9 @@ def _penalties(constraints: Sequence[Constraint], k: int) -> list[Penalty | None
         elif isinstance(constraint, Columns):
             columns = constraint.h
         else:
-            raise ValueError(f"multi='joint' has no place for {constraint!r}, only for Rows and Columns; use 'pairwise'")
+            raise ValueError(
+                f"multi='joint' has no place for {constraint!r}, only for Rows and Columns; use 'pairwise'"
+            )
     return [rows, *[columns] * (k - 1)]
 
 
@@ -155,8 +160,8 @@ def _check(views: Sequence[Tensor], divergence: Divergence) -> None:
         check_embeddings(first, view, alone=True)
         if len(view) != len(first):
             raise ValueError(
-                f"views have {len(first)} and {len(view)} rows; multi='joint' needs row i of all views to be one sample: "
-                "use multi='pairwise' with ids="
+                f"views have {len(first)} and {len(view)} rows; with multi='joint' row i of all views is one sample: use "
+                "multi='pairwise' with ids="
             )
     if divergence.statistics:
         raise ValueError(f"multi='joint' cannot evaluate {divergence!r}, which reads whole rows; use multi='pairwise'")

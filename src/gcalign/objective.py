@@ -34,8 +34,8 @@ class Objective(nn.Module):
         queue: a `Queue`, whose keys are more negatives.
         rows: for a list of views, how many of them, from the first on, are rows of a plan. The others are only columns:
             pairs of them are left out, as for the small views of multi-crop. Default: all.
-        multi: for a list of views, "pairwise" is a plan for each pair, and "joint" one plan over all views at once, whose
-            cost is the sum over pairs. It needs memory n^(K − 1) for K views of n rows.
+        multi: for a list of views, "pairwise" is a plan for each pair, and "joint" one plan over all views at once. Its
+            cost is the sum over pairs; it needs memory n^(K − 1) for K views of n rows.
 
     ids, labels, domains and weights are one value for all views or a tuple with one for each, (for z1, for z2).
 
@@ -92,8 +92,8 @@ class Objective(nn.Module):
             for name, value in given.items():
                 if value is not None:
                     raise ValueError(
-                        f"{name}= cannot go with multi='joint', where row i of all views is one sample; leave it out, or "
-                        "use multi='pairwise'"
+                        f"{name}= cannot go with multi='joint', where row i of all views is one sample; leave it out, "
+                        "or use multi='pairwise'"
                     )
             return self._jointly(views)
 

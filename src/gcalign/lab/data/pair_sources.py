@@ -130,7 +130,7 @@ def _short(encoded: Any) -> int:
     for row in range(min(100, len(encoded))):
         try:
             return short_side(encoded.read(row))
-        except Exception:  # noqa: PERF203, S112 - damaged ones are reported where they are decoded
+        except Exception:  # noqa: PERF203 - damaged ones are reported where they are decoded
             continue
     return 32
 

@@ -234,6 +234,6 @@ def _rows(path: Path) -> list[dict[str, Any]]:
             except ValueError as error:
                 raise ValueError(f"{path} line {number + 1} is not JSON ({error}); mend the line") from error
             if not isinstance(row, dict):
-                raise ValueError(f"{path} line {number + 1} is no record; write {{\"column\": value, …}} on each line")
+                raise ValueError(f'{path} line {number + 1} is no record; write {{"column": value, …}} on each line')
             rows.append(row)
     return rows

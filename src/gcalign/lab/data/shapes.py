@@ -46,9 +46,7 @@ class Shapes(Table):
         return "image" if column == "image" else "text"
 
     def values(self, column: str) -> list[Any]:
-        german = [
-            f"{FIGURES[f]}, {SIZES[s][1]} und {COLOURS[c][1]}, {PLACES[p][1]}" for c, f, s, p in self.rows
-        ]
+        german = [f"{FIGURES[f]}, {SIZES[s][1]} und {COLOURS[c][1]}, {PLACES[p][1]}" for c, f, s, p in self.rows]
         made: dict[str, list[Any]] = {
             "caption": [f"a {s} {c} {f}, {p}" for c, f, s, p in self.rows],
             "caption_de": german,

@@ -43,7 +43,9 @@ def ranks_of(queries: Gallery, gallery: Gallery) -> Tensor:  # [Q], from 0
     if not len(queries) or not len(gallery):
         raise ValueError("there is nothing to retrieve; a split needs at least one pair")
     codes = gallery.code
-    right = torch.zeros((int(max(queries.owner.max(), gallery.owner.max())) + 1, int(codes.max()) + 1), dtype=torch.bool)
+    right = torch.zeros(
+        (int(max(queries.owner.max(), gallery.owner.max())) + 1, int(codes.max()) + 1), dtype=torch.bool
+    )
     right[gallery.owner, codes] = True  # which items are a partner of each pair
     ranks = []
     for start in range(0, len(queries), max(1, BLOCK // len(gallery))):

@@ -69,7 +69,9 @@ def _gap(a: dict[int | None, float], b: dict[int | None, float], p: float | None
     return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]{mark}{said}"
 
 
-def _adjusted(records: Sequence[Record], noises: Sequence[float], methods: Sequence[str]) -> dict[tuple[float, str], float]:
+def _adjusted(
+    records: Sequence[Record], noises: Sequence[float], methods: Sequence[str]
+) -> dict[tuple[float, str], float]:
     """Holm's p of each method against INCE, at the identity target."""
     keys, ps = [], []
     for noise in noises:

@@ -92,8 +92,8 @@ def pairs(scale: Scale, chosen: Chosen) -> list[Job]:
             labels={"noise": noise, "target": target},
             words=(*((f"pairs.noise={noise:g}",) if noise else ()), *words),
         )
+        for target, words in targets.items()
         for seed in scale.seeds
         for noise in scale.noise
-        for target, words in targets.items()
         for method in PAIRED
     ]

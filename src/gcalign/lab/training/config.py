@@ -58,7 +58,9 @@ class Data:
     on_error: str = "skip"  # what to do with a corrupt image
     tail: float = 1.0  # of training images: so many times more of the first class than of the last
     columns: str = ""  # of a table of pairs: one for each side, e.g. [image,name_en]; a+b are two on one side
-    group: str | None = None  # its column of near-duplicates, which a split keeps together; emoji:base is a rule of ours
+    group: str | None = (
+        None  # its column of near-duplicates, which a split keeps together; emoji:base is a rule of ours
+    )
     fold: int = 0  # which of the splits by group
     validation: float = 0.1  # shares of the pairs that are held out
     test: float = 0.2

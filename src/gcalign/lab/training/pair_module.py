@@ -28,6 +28,7 @@ class Tower(nn.Module):
         features = self.encoder.features
         assert isinstance(features, int)
         self.projector = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=seed)
+        self.features = self.projector.features
 
     def forward(self, x: Any) -> Tensor:
         return self.projector(self.encoder(x))
@@ -50,7 +51,10 @@ class PairTraining(Training):
     def __init__(self, config: Config, pairs: Pairs, total: int, builds: Sequence[str | Factory]) -> None:
         super().__init__(config, total)
         self.sides = pairs.sides
-        towers = [Tower(config, s.kind, s.shape, build, k) for k, (s, build) in enumerate(zip(pairs.sides, builds, strict=True))]
+        towers = [
+            Tower(config, s.kind, s.shape, build, k)
+            for k, (s, build) in enumerate(zip(pairs.sides, builds, strict=True))
+        ]
         self.towers = nn.ModuleList(towers)
         if config.model.projector == "none" and len({tower.projector.features for tower in towers}) > 1:
             raise ValueError("model.projector=none gives the sides different sizes; use mlp2, which brings both to one")

@@ -20,15 +20,20 @@ PAIR_OPTIONS = (  # with their defaults, under which a run has the name it had b
     ("method", "learnable", None),
 )
 
+
 def check_paired(config: Config) -> None:
     """What goes with pairs of columns, and what goes with images alone."""
     data, many = config.data, len(config.data.columns.split(",")) if config.data.columns else 2
     if not data.paired:
         for key, value in (("data.columns", data.columns), ("data.group", data.group), ("data.fold", data.fold)):
             if value:
-                raise ValueError(f"{key}={value} is for pairs of columns, and data={data.name} has none; add data=pairs")
+                raise ValueError(
+                    f"{key}={value} is for pairs of columns, and data={data.name} has none; add data=pairs"
+                )
         if config.model.encoders:
-            raise ValueError(f"model.encoders={config.model.encoders} is for data=pairs; write model.encoder= for images")
+            raise ValueError(
+                f"model.encoders={config.model.encoders} is for data=pairs; write model.encoder= for images"
+            )
         return
     refused = {
         "method=byol": config.method["name"] == "byol",
@@ -43,10 +48,12 @@ def check_paired(config: Config) -> None:
     for word, wrong in refused.items():
         if wrong:
             remedy = "; write model.encoders=[…], one for each column" if word.startswith("model.encoder=") else ""
-            raise ValueError(f"{word} is for images with views of their own, not for data={data.name}; leave it out{remedy}")
+            raise ValueError(
+                f"{word} is for images with views of their own, not for data={data.name}; leave it out{remedy}"
+            )
     one_of("pairs.multi", config.pairs.multi, ("pairwise", "joint"))
     count("data.fold", data.fold, "a whole number of at least 0", least=0)
-    if not (0 < data.test and 0 < data.validation and data.test + data.validation < 1):
+    if not (data.test > 0 and data.validation > 0 and data.test + data.validation < 1):
         raise ValueError(
             f"data.validation={data.validation:g} and data.test={data.test:g} must be shares above 0 that leave pairs for "
             "training; 0.1 and 0.2 are usual"

@@ -64,7 +64,9 @@ class Task:
             world=world,
         )
         items = sum(math.prod(side.shape) * len(side) / len(pairs) for side in pairs.sides)
-        within("BATCH_BYTES", int(4 * stream.batch_size * items), f"batch_size={config.batch_size}: the number of bytes")
+        within(
+            "BATCH_BYTES", int(4 * stream.batch_size * items), f"batch_size={config.batch_size}: the number of bytes"
+        )
         names = encoder_names(pairs.sides, encoders_of(config))
         module = PairTraining(config, pairs, stream.total, [outside(name) for name in names])
         return stream, module
@@ -73,9 +75,7 @@ class Task:
         """The networks of all sides and ε, with the config and the preprocessing inside."""
         tensors = {f"towers.{k}": v for k, v in module.towers.state_dict().items()}
         tensors |= {f"criterion.{k}": v for k, v in module.criterion.state_dict().items()}
-        sides = [
-            {"name": s.name, "kind": s.kind, "shape": s.shape, "mean": s.mean, "std": s.std} for s in module.sides
-        ]
+        sides = [{"name": s.name, "kind": s.kind, "shape": s.shape, "mean": s.mean, "std": s.std} for s in module.sides]
         about = {"config": self.config.identity, "sides": sides}
         code = crc32(tensors, json.dumps(about, sort_keys=True))
         save(self.run.weights_file, tensors, {"gcalign": json.dumps({**about, "crc32": code}, sort_keys=True)})
@@ -107,7 +107,7 @@ class SideEncoder(nn.Module):
         side = self.side
         if side.kind == "image":
             shape = (side.shape[0], side.shape[1], side.shape[2])
-            network = Encoder(_with_features(self.network), shape, (side.mean, side.std))
+            network = Encoder(self.network, shape, (side.mean, side.std))
             return normalize(network.embed(items, batch_size=batch_size))
         return self.embed_items(_texts(items) if side.kind == "text" else self._arrays(items), batch_size)
 
@@ -127,11 +127,6 @@ class SideEncoder(nn.Module):
         if found.dim() != 2 or found.shape[1:] != self.side.shape or not len(found):
             raise ValueError(f"items of shape {tuple(found.shape)} must be [N, {self.side.shape[0]}], as in training")
         return found
-
-
-def _with_features(network: Tower) -> nn.Module:
-    network.features = network.projector.features
-    return network
 
 
 def _texts(items: Any) -> tuple[str, ...]:

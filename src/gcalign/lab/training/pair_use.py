@@ -42,10 +42,14 @@ class Retrieved:
     seed: int = 0
 
     def __str__(self) -> str:
-        lines = [f"{self.protocol} on {self.split}: {self.n_test} pairs that training never saw, {self.gallery} candidates"]
+        lines = [
+            f"{self.protocol} on {self.split}: {self.n_test} pairs that training never saw, {self.gallery} candidates"
+        ]
         for way, found in self.recall.items():
             chance = f"{100 / self.gallery:.2f} %" if way else ""
-            lines.append(f"  {way}: " + ", ".join(f"R@{k} {100 * v:.1f} %" for k, v in found.items()) + f" (chance {chance})")
+            lines.append(
+                f"  {way}: " + ", ".join(f"R@{k} {100 * v:.1f} %" for k, v in found.items()) + f" (chance {chance})"
+            )
         for example in self.examples:
             names = "; ".join(f"{name} {near:.2f}" for name, near in example["found"])
             lines.append(f"  {'✓' if example['right'] else ' '} {example['is']}: {names}")
@@ -110,7 +114,9 @@ def zeroshot(of: Subject, split: str, *, top: int = 3, show: int = 10, ks: Seque
         examples.append({"is": " / ".join(own), "found": names, "right": names[0][0] in own, "row": row})
     way = f"{first.name} → {other.name}"
     many = int(torch.unique(everything.code).numel())
-    return Retrieved("zeroshot", split, found[min(ks)], {way: {str(k): v for k, v in found.items()}}, len(rows), many, examples)
+    return Retrieved(
+        "zeroshot", split, found[min(ks)], {way: {str(k): v for k, v in found.items()}}, len(rows), many, examples
+    )
 
 
 def _subject(run: Run, given: dict[str, str], device: str) -> Subject:
@@ -119,11 +125,12 @@ def _subject(run: Run, given: dict[str, str], device: str) -> Subject:
 
     own = run.config().data
     check_trusted(run, own, given, ())
-    changed = {key.removeprefix("data."): value for key, value in given.items() if key in DATA}
+    changed: dict[str, Any] = {key.removeprefix("data."): value for key, value in given.items() if key in DATA}
     data: Data = dataclasses.replace(own, **changed)
     encoders = load_encoders(run, given.get("encoder"))
-    shape = next((side.side.shape for side in encoders.sides if side.side.kind == "image"), None)  # type: ignore[union-attr]
-    pairs = pairs_of(dataclasses.replace(data, size=int(shape[1])) if shape else data)
+    sides = [encoders[column].side for column in encoders.columns]
+    shape = next((side.shape for side in sides if side.kind == "image"), None)
+    pairs = pairs_of(dataclasses.replace(data, size=shape[1]) if shape else data)
     for side in pairs.sides:
         known = encoders[side.name].side
         if (known.kind, known.shape) != (side.kind, side.shape):

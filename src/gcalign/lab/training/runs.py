@@ -211,9 +211,6 @@ def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
         A module: normalised images [B, C, H, W] → features [B, D]. Its `embed` takes PIL images, arrays or paths. Of a
         run on pairs, such modules by column: `load(run)["name_en"].embed(["red heart"])`.
 
-    Raises:
-        ValueError: if the folder is not a run, the run is not finished, or its encoder must be given.
-
     Example:
         >>> encoder = gcalign.load("runs/gca-uot-cifar10-1a2b3c4d5e")  # doctest: +SKIP
         >>> features = encoder.embed(["one.png", "two.png"])  # doctest: +SKIP

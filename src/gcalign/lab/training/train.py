@@ -283,7 +283,9 @@ def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
 def _trainer(config: Config, run: Run, images: Images | None, keeper: Keeper, quiet: bool) -> L.Trainer:
     watched = sys.stderr.isatty() and not quiet
     callbacks: list[Callback] = [keeper]
-    if config.knn_every and images is not None:  # before the keeper, whose checkpoint is the last that is written of a step
+    if (
+        config.knn_every and images is not None
+    ):  # before the keeper, whose checkpoint is the last that is written of a step
         callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
     if watched:
         callbacks.append(RichProgressBar())
