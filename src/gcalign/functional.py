@@ -1,7 +1,8 @@
 """The methods as functions: `functional.gca_uot(z1, z2, eps=0.5)` is `method("gca-uot", eps=0.5)(z1, z2)`.
 
 Every function takes the options of the method and, by keyword, the inputs of a criterion: ids, labels, domains,
-weights, target, queue, rows and multi. Like a criterion, it takes two views, a list of views, or one tensor with labels.
+weights, target, queue, rows and multi. Like a criterion, it takes two views, a list of views, or one tensor with
+labels.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from gcalign.errors import did_you_mean
 from gcalign.lab import files
 from gcalign.lab.data.encoded import Arrays, Encoded, Files
 from gcalign.lab.data.files import SUFFIXES
-from gcalign.lab.data.tables import Parquet
+from gcalign.lab.data.tables import Parquet, _chunks
 from gcalign.lab.limits import within
 
 TABLES = ("metadata.csv", "metadata.jsonl", "pairs.csv", "pairs.jsonl", "pairs.parquet", "pairs.npz")  # of a folder
@@ -79,7 +79,12 @@ class Stored(Table):
         return "array" if pa.types.is_integer(inner) or pa.types.is_floating(inner) else str(found)
 
     def values(self, column: str) -> list[Any]:
-        return list(self.parquet.values(column).to_pylist())
+        if column not in self.parquet.schema.nested:
+            return list(self.parquet.values(column).to_pylist())
+        opened = Parquet._open(self.parquet.files[0])
+        for chunk in _chunks(opened.metadata, column):
+            within("TABLE_BYTES", chunk.total_uncompressed_size, f"the number of bytes of {column!r} of {self.origin}")
+        return list(opened.read(columns=[column]).column(column).to_pylist())
 
     def images(self, column: str) -> Encoded:
         self.parquet.image = column

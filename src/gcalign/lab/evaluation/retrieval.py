@@ -29,8 +29,8 @@ class Gallery:
 def recall(queries: Gallery, gallery: Gallery, ks: Sequence[int] = KS) -> dict[int, float]:
     """R@k: the share of queries with a partner among their k nearest.
 
-    A partner is any item of the query's pair, and any item equal to one: a name that two images share is right for both.
-    Of items that are as near as the partner, half count as nearer.
+    A partner is any item of the query's pair, and any item equal to one: a name of two images is right for both. Of
+    items that are as near as the partner, half count as nearer.
     """
     for k in ks:
         count("k", k, "how many of the nearest count")

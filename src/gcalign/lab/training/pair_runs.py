@@ -155,7 +155,8 @@ class Encoders(nn.Module):
         return tuple(side.side.name for side in self.sides)  # type: ignore[union-attr, misc]
 
     def __getitem__(self, column: str) -> SideEncoder:
-        found = self.sides[self.columns.index(one_of("column", column, self.columns))]
+        parts = {part: k for k, name in enumerate(self.columns) for part in (name, *name.split("+"))}
+        found = self.sides[parts[one_of("column", column, parts)]]
         assert isinstance(found, SideEncoder)
         return found
 
