@@ -20,7 +20,7 @@ STOREYS = [
     ("metrics", "targets", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
     ("sets", "transport.distributed", "transport.warm", "transport.problem", "plan"),
     ("divergences", "queue", "transport.logarithmic", "transport.dykstra"),
-    ("objective", "transport.sinkhorn", "transport.implicit", "transport.whole"),
+    ("objective", "multi", "transport.sinkhorn", "transport.implicit", "transport.whole"),
     ("transport.gradients",),
     ("transport.op",),
     ("alignment",),

@@ -336,7 +336,7 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path, monkeypatch):
 
 def test_a_switch_is_true_or_false():
     for value in ("x", 1, -0.5, [1]):
-        with pytest.raises(TypeError, match="learnable=.* must be True or False"):
+        with pytest.raises(TypeError, match=r"learnable=.* must be True or False"):
             gcalign.method("clip", learnable=value)
 
 

@@ -28,7 +28,7 @@ from gcalign.lab.models import encoder
 from gcalign.lab.report.page import Cell, Grid, Section, page, png
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.owner import owned
-from gcalign.lab.training.runs import Run, load
+from gcalign.lab.training.runs import Run, load_encoder
 from gcalign.lab.training.train import train
 from gcalign.lab.words import quoted
 from gcalign.methods import method
@@ -109,7 +109,9 @@ def _row(name: str, noise: float | None, folder: str, seed: int) -> Row:
     begun = time.perf_counter()
     run = train(config, quiet=True)
     took = time.perf_counter() - begun if fresh else None
-    row, found = _probed(name, _said(noise), [extract(load(run.path), images) for images in splits], splits, seed, took)
+    row, found = _probed(
+        name, _said(noise), [extract(load_encoder(run.path), images) for images in splits], splits, seed, took
+    )
     if not any(line["kind"] == "probe" for line in run.results()):  # so that `gcalign list` and `report` have them
         lines = [{"kind": "probe", "data": "scenes", "config": config.hash, **result.as_dict()} for result in found]
         with owned(run.path, wait=True):
@@ -238,7 +240,7 @@ def _plans(finished: dict[tuple[str, float], Run], images: Scenes) -> Any:
     shown = None
     for row, noise in enumerate(NOISE):
         for axis, name in zip(axes[row], METHODS, strict=True):
-            network = load(finished[name, noise].path)
+            network = load_encoder(finished[name, noise].path)
             with torch.inference_mode():
                 h1, h2 = (network((images.draw(chosen, s).float() / 255 - mean) / std) for s in (3, 4))
                 # the encoder's own space: the projector is discarded after pretraining

@@ -12,17 +12,19 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from gcalign import methods
 from gcalign.errors import count, did_you_mean, one_of, positive
+from gcalign.lab.data.pair_sources import NAMES as PAIRED
 from gcalign.lab.data.sources import names as data_names
 from gcalign.lab.limits import within
 from gcalign.lab.models.encoders import STEMS
 from gcalign.lab.models.heads import PROJECTORS
 from gcalign.lab.training import loggers
+from gcalign.lab.training.pair_rules import PAIR_OPTIONS, check_paired
 from gcalign.lab.training.recipes import RECIPES
 from gcalign.lab.training.typed import merged, typed, value_of
 
-DATA = tuple(name for name in data_names() if name != "cifar10c")  # that one is for testing
+DATA = (*(name for name in data_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
 VIEWS = ("plain", "C0", "C1", "C2", "C3", "domainbed")
-COMMON = ("iterations", "tol", "layout", "gradient", "block")
+COMMON = ("iterations", "tol", "layout", "gradient", "block", "learnable")
 # what Lightning also has casts the images or the whole model, and the loss needs float32
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16")
 _LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
@@ -45,7 +47,7 @@ _SHOWN = (
 )
 
 
-_LATER = (("data", "tail", 1.0), ("target", "noise", 0.0))  # options that came after the first committed runs
+_LATER = (("data", "tail", 1.0), ("target", "noise", 0.0), *PAIR_OPTIONS)  # that came after the first committed runs
 
 
 @dataclass
@@ -56,12 +58,28 @@ class Data:
     limit: int | None = None  # number of images, balanced over classes; scenes can make more than it has digits
     on_error: str = "skip"  # what to do with an image that cannot be read: skip or raise
     tail: float = 1.0  # long tail: the first class has this many times the images of the last
+    columns: str = ""  # of a table of pairs: one for each side, e.g. [image,name_en]; a+b are two on one side
+    group: str | None = (
+        None  # its column of near-duplicates, which a split keeps together; emoji:base is a rule of ours
+    )
+    fold: int = 0  # which of the splits by group
+    validation: float = 0.1  # share of the pairs that is held out for choosing settings
+    test: float = 0.2  # share of the pairs that is held out for testing
+
+    def __post_init__(self) -> None:
+        self.columns = ",".join(part.strip() for part in self.columns.strip("[]").split(","))
+
+    @property
+    def paired(self) -> bool:
+        """Whether it is a table of pairs."""
+        return self.name in PAIRED
 
 
 @dataclass
 class Pairs:
     noise: float = 0.0  # share of pairs that are mismatched on purpose
     views: int = 2  # number of views of each image
+    multi: str = "pairwise"  # of three columns or more: a plan for each pair, or one "joint" plan
 
 
 @dataclass
@@ -75,6 +93,7 @@ class Target:
 @dataclass
 class Model:
     encoder: str = "small"  # small, resnet18, resnet50, or module:function of your own
+    encoders: str = ""  # of pairs: one for each column, e.g. [small,ngrams]; by default, by what it holds
     width: float = 1.0  # times the published number of channels
     stem: str = "auto"  # first layers: cifar, imagenet or paper; auto chooses by the size of the images
     projector: str = "mlp2"  # head that is used in training alone: mlp2, mlp3-bn or none
@@ -150,6 +169,7 @@ class Config:
         if self.data.limit is not None:
             count("data.limit", self.data.limit, "leave it out to take every image")
         self._check_numbers()
+        check_paired(self)
         if self.batch_size % (self.devices * self.accumulate):
             raise ValueError(
                 f"batch_size={self.batch_size} must divide among devices={self.devices} × accumulate={self.accumulate}"
@@ -200,15 +220,15 @@ class Config:
 
     @property
     def view_name(self) -> str:
-        return self.views or ("plain" if self.data.name == "scenes" else "C0")
+        return self.views or ("plain" if self.data.name == "scenes" or self.data.paired else "C0")
 
     @property
     def identity(self) -> dict[str, Any]:
         """What the weights depend on. Defaults of `_LATER` are left out, so that older runs keep their names."""
         found = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
         for part, key, usual in _LATER:
-            if found[part][key] == usual:
-                del found[part][key]
+            if found[part].get(key, usual) == usual:
+                found[part].pop(key, None)
         return found
 
     @property
@@ -253,7 +273,9 @@ def configured(overrides: Sequence[str]) -> Config:
     data, recipe = given.pop("data", "scenes"), given.pop("recipe", "default")
     if "/" not in data:  # any name on the hub has one
         one_of("data", data, DATA)
-    content = {"method": _method_node(method), "data": {"name": data}}
+    content: dict[str, Any] = {"method": _method_node(method), "data": {"name": data}}
+    if data in PAIRED:
+        content["data"]["on_error"] = "raise"  # a pair with a side missing is a fault of the table
     content = merged(content, RECIPES[one_of("recipe", recipe, RECIPES)])
     known = _keys(method)
     for key, text in given.items():

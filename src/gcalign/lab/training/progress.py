@@ -36,8 +36,8 @@ def collapse(z: Tensor) -> dict[str, Tensor]:  # [B, D]
 class Watch(Callback):
     """Epoch, step, time left, loss and online kNN of the whole run, also if it was continued."""
 
-    def __init__(self, steps: int, *, shown: bool) -> None:
-        self.steps, self.shown = steps, shown  # of an epoch
+    def __init__(self, epochs: int, log_every: int, *, shown: bool) -> None:
+        self.epochs, self.log_every, self.shown = epochs, log_every, shown
         self.bar: Progress | None = None
         self.begun, self.first, self.told = 0.0, 0, 0.0
         self.warned = False
@@ -56,29 +56,32 @@ class Watch(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        done, total = batch.step + 1, _total(module)
-        measured = {k: float(v) for k, v in trainer.callback_metrics.items() if k in ("loss", "spread")}
-        if "spread" in measured and measured["spread"] < COLLAPSED and not self.warned and trainer.is_global_zero:
+        done, total, now = batch.step + 1, _total(module), time.monotonic()
+        if not trainer.is_global_zero:
+            return
+        if "spread" in trainer.callback_metrics and not self.warned and done % self.log_every == 0:
+            self._warn(done, float(trainer.callback_metrics["spread"]))
+        wait = EVERY if self.bar is None else 0.5  # reading the loss waits for the device, so it is done now and then
+        if not self.shown or (now - self.told < wait and done < total):
+            return
+        self.told = now
+        epoch = f"epoch {batch.step * self.epochs // total + 1}/{self.epochs}"
+        loss, knn = trainer.callback_metrics.get("loss", float("nan")), getattr(module, "knn", None)
+        said = f"loss {float(loss):.4g}" + ("" if knn is None else f", kNN {100 * knn:.1f} %")
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], description=epoch, completed=done, said=said)
+        elif done < total:
+            left = (now - self.begun) / (done - self.first) * (total - done)
+            print(f"{epoch}, step {done} of {total}, {said}, {_time(left)} left", file=sys.stderr, flush=True)
+
+    def _warn(self, done: int, spread: float) -> None:
+        if spread < COLLAPSED:
             self.warned = True
             warnings.warn(
-                f"step {done}: the embeddings have collapsed to one point (spread {measured['spread']:.1e}); a lower "
+                f"step {done}: the embeddings have collapsed to one point (spread {spread:.1e}); a lower "
                 "optimizer.lr=, a warm-up or a higher method.eps= may help",
                 stacklevel=2,
             )
-        now = time.monotonic()
-        if not self.shown or not trainer.is_global_zero:
-            return
-        epoch = f"epoch {min(batch.step // self.steps + 1, max(1, total // self.steps))}/{max(1, total // self.steps)}"
-        knn = getattr(module, "knn", None)
-        said = f"loss {measured.get('loss', float('nan')):.4g}" + (
-            f", kNN {100 * knn:.1f} %" if knn is not None else ""
-        )
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], description=epoch, completed=done, said=said)
-        elif now - self.told >= EVERY and done < total:
-            self.told = now
-            left = (now - self.begun) / (done - self.first) * (total - done)
-            print(f"{epoch}, step {done} of {total}, {said}, {_time(left)} left", file=sys.stderr, flush=True)
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         if self.bar is not None:

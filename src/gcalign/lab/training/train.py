@@ -8,8 +8,9 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -28,7 +29,7 @@ from gcalign.lab.models import outside
 from gcalign.lab.training.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
-from gcalign.lab.training.module import Pretraining
+from gcalign.lab.training.module import Pretraining, Training
 from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
@@ -53,7 +54,7 @@ class Keeper(Callback):
         self.clock, self.clocked = time.perf_counter(), 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        assert isinstance(module, Pretraining)
+        assert isinstance(module, Training)
         first = trainer.strategy.broadcast(self.resume_at)
         if first != self.resume_at:
             raise ValueError(
@@ -66,7 +67,7 @@ class Keeper(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        assert isinstance(module, Pretraining)
+        assert isinstance(module, Training)
         config, done = module.config, batch.step + 1
         module.done = done
         if done % config.log_every == 0 or done == module.total:
@@ -118,6 +119,40 @@ class OnlineKNN(Callback):
         record(trainer, self.run, batch.step + 1, line, {"knn": found.accuracy})
 
 
+@dataclass(frozen=True)
+class ImageTask:
+    """What a run on images with views trains, and on what."""
+
+    config: Config
+    run: Run
+    images: Images
+
+    def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
+        """The batches of this rank and the module, before anything is written."""
+        config, images = self.config, self.images
+        augment = make_views(config.view_name, images.shape, images.mean, images.std)
+        stream = Stream(
+            images,
+            batch_size=config.batch_size // config.accumulate,
+            epochs=config.epochs,
+            seed=config.seed,
+            noise=config.pairs.noise,
+            views=config.pairs.views,
+            mislabelled=config.target.noise,
+            rank=rank,
+            world=world,
+            augment=augment if config.augment_in == "workers" else None,
+        )
+        pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
+        within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
+        module = Pretraining(config, images.shape, augment, stream.total, outside(config.model.encoder))
+        module.check(images)
+        return stream, module
+
+    def save(self, module: Pretraining) -> None:
+        save_weights(self.run, self.config, module.encoder, module.projector, self.images)
+
+
 def train(config: Config, *, images: Images | None = None, quiet: bool = False, announce: bool = True) -> Run:
     """Run it, continue it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
 
@@ -126,35 +161,24 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
     run = Run.of(config)
     if run.done:
         return _finished(run, quiet or not announce)
-    images = images_of(config.data, "train") if images is None else images
+    if config.data.paired:
+        from gcalign.lab.training.pair_runs import Task
+
+        task: Any = Task(config, run)
+    else:
+        task = ImageTask(config, run, images_of(config.data, "train") if images is None else images)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
     keeper = Keeper(run)
     try:
-        trainer = _trainer(config, run, images, keeper, quiet)
+        trainer = _trainer(config, run, task.images, keeper, quiet)
     except MisconfigurationException as error:
         raise ValueError(
             f"accelerator={config.accelerator} devices={config.devices} precision={config.precision}: {error}; "
             "accelerator=cpu precision=32-true works everywhere"
         ) from error
-    if trainer.is_global_zero:
-        _say(described(images), quiet or not announce)
-    augment = make_views(config.view_name, images.shape, images.mean, images.std)
-    stream = Stream(
-        images,
-        batch_size=config.batch_size // config.accumulate,
-        epochs=config.epochs,
-        seed=config.seed,
-        noise=config.pairs.noise,
-        views=config.pairs.views,
-        mislabelled=config.target.noise,
-        rank=trainer.global_rank,
-        world=trainer.world_size,
-        augment=augment if config.augment_in == "workers" else None,
-    )
-    pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
-    within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
-    module = Pretraining(config, images.shape, augment, stream.total, outside(config.model.encoder))
-    module.check(images)
+    if trainer.is_global_zero and task.images is not None:
+        _say(described(task.images), quiet or not announce)
+    stream, module = task.made(trainer.global_rank, trainer.world_size)
     with _owned(run, config) if trainer.is_global_zero else nullcontext():
         if run.done:  # by the process that this one waited for
             return _finished(run, quiet or not announce)
@@ -166,7 +190,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
                 f"{run.checkpoint_file} is of step {keeper.resume_at}, and the run has {stream.total} steps; delete it "
                 "to start the run again"
             )
-        _continued(config, run, images, trainer, module, stream, keeper.resume_at, quiet)
+        _continued(config, run, task.save, trainer, module, stream, keeper.resume_at, quiet)
     if trainer.is_global_zero:
         again = quoted("gcalign", "probe", f"run={run.path}")
         _say(f"done: {run.path}\nevaluate it with: {again}", quiet or not announce)
@@ -188,10 +212,10 @@ def _owned(run: Run, config: Config) -> Iterator[None]:
 def _continued(
     config: Config,
     run: Run,
-    images: Images,
+    save: Callable[[Any], None],  # of the weights
     trainer: L.Trainer,
-    module: Pretraining,
-    stream: Stream,
+    module: Training,
+    stream: Any,  # of batches, each with its step
     resume_at: int,
     quiet: bool,
 ) -> None:
@@ -211,7 +235,7 @@ def _continued(
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
         if trainer.is_global_zero:
-            save_weights(run, config, module.encoder, module.projector, images)
+            save(module)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
@@ -238,7 +262,7 @@ class WorkerError(Exception):
     """A process that training needs is gone."""
 
 
-def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> None:
+def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
     """Lightning's loop, but Ctrl-C is a KeyboardInterrupt: Lightning makes it exit(1) and ignores the next one."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
@@ -265,10 +289,10 @@ def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> 
         raise KeyboardInterrupt
 
 
-def _trainer(config: Config, run: Run, images: Images, keeper: Keeper, quiet: bool) -> L.Trainer:
-    steps = max(1, len(images) // (config.batch_size // config.accumulate))
-    callbacks: list[Callback] = [keeper, Watch(steps, shown=not quiet)]
-    if config.knn_every:  # before the keeper, whose checkpoint is the last that is written of a step
+def _trainer(config: Config, run: Run, images: Images | None, keeper: Keeper, quiet: bool) -> L.Trainer:
+    callbacks: list[Callback] = [keeper, Watch(config.epochs, config.log_every, shown=not quiet)]
+    # before the keeper, whose checkpoint is the last that is written of a step
+    if config.knn_every and images is not None:
         callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
     return L.Trainer(
         max_epochs=1,  # the stream is every epoch in one
