@@ -36,6 +36,7 @@ STOREYS = [
     ("lab.data", "lab.models", "lab.report"),
     ("lab.evaluation",),
     ("lab.training",),
+    ("lab.audit",),
     ("lab.experiments",),
     ("lab.bench", "lab.demo"),
     ("cli",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NoReturn
 
@@ -191,32 +192,29 @@ def _list(parser: Parser) -> Run:
     parser.add_argument("--mean", action="store_true", help="show mean ± standard deviation over seeds for each method")
 
     def run(args: argparse.Namespace) -> None:
-        from rich.console import Console
-        from rich.table import Table
+        from gcalign.lab.training.use import show
 
-        from gcalign.lab.training.use import listing, summary
-
-        rows = summary(args.folder) if args.mean else listing(args.folder)
-        if not rows:
-            raise ValueError(f"{args.folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        table = Table(*names)
-        for row in rows:
-            table.add_row(*(str(row.get(name, "–")) for name in names))
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
+        show(args.folder, mean=args.mean)
 
     return run
 
 
-@command(
+def _elsewhere(parser: Parser) -> Run:
+    """Arguments that the module `arguments` of the command's folder declares; it is as light as this module."""
+    declare: Callable[[Parser], Run] = import_module(f"gcalign.lab.{parser.prog.split()[-1]}.arguments").declare
+    return declare(parser)
+
+
+command(
+    "audit",
+    "rank pairs by how badly they fit, from two files of embeddings or by cross-fitting a run",
+    example="gcalign audit images.npy texts.npy -o ranking.csv --html worst.html --feedback weights.npy",
+)(_elsewhere)
+command(
     "bench",
     "measure time and memory of losses and solvers, compared with InfoNCE and other installed libraries",
     example="gcalign bench losses --n 4096 --json losses.json",
-)
-def _bench(parser: Parser) -> Run:
-    from gcalign.lab.bench.arguments import declare  # as light as this module
-
-    return declare(parser)
+)(_elsewhere)
 
 
 @command(

@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize
@@ -41,6 +42,13 @@ _SHOWN = (
 )
 
 
+def digest(path: str) -> str:
+    """A hash of a file's bytes."""
+    if not Path(path).is_file():
+        raise ValueError(f"pairs.weights={path} does not exist; `gcalign audit … --feedback weights.npy` writes one")
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:10]
+
+
 @dataclass
 class Data:
     name: str = MISSING
@@ -54,6 +62,8 @@ class Data:
 class Pairs:
     noise: float = 0.0  # share of pairs that are mismatched on purpose
     views: int = 2
+    fixed: bool = False  # whether the same pairs are mismatched in every epoch, instead of others in each step
+    weights: str | None = None  # .npy with a weight for each image, as `gcalign audit --feedback` writes; 0 drops it
 
 
 @dataclass
@@ -135,6 +145,10 @@ class Config:
             raise ValueError(
                 f"batch_size={self.batch_size} must divide among devices={self.devices} × accumulate={self.accumulate}"
             )
+        if self.pairs.weights is not None:
+            digest(self.pairs.weights)
+            if self.method["name"] == "byol":
+                raise ValueError("pairs.weights is for methods with a plan of pairs; byol compares each pair alone")
         if self.method["name"] == "byol" and self.pairs.views != 2:
             raise ValueError(
                 f"pairs.views={self.pairs.views} must be 2 for byol, which predicts one view from the other"
@@ -147,7 +161,14 @@ class Config:
     @property
     def identity(self) -> dict[str, Any]:
         """What the weights depend on."""
-        return {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        content = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        if not self.pairs.fixed:  # runs from before there was a choice keep their names
+            del content["pairs"]["fixed"]
+        if self.pairs.weights is None:
+            del content["pairs"]["weights"]
+        else:  # the weights themselves, wherever they are
+            content["pairs"]["weights"] = digest(self.pairs.weights)
+        return content
 
     @property
     def hash(self) -> str:

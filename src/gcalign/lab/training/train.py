@@ -11,8 +11,11 @@ import warnings
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
+import numpy as np
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, RichProgressBar
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gcalign.lab import files
@@ -82,7 +85,7 @@ class OnlineKNN(Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         assert isinstance(module, Pretraining)
-        steps = len(self.images) // (module.config.batch_size // module.config.accumulate)
+        steps = module.total // module.config.epochs
         epoch, within = divmod(batch.step + 1, steps)
         if within or epoch % self.every or not trainer.is_global_zero:
             return
@@ -96,8 +99,34 @@ class OnlineKNN(Callback):
         module.log("knn", found.accuracy, prog_bar=True)
 
 
-def train(config: Config, *, images: Images | None = None, quiet: bool = False, announce: bool = True) -> Run:
-    """Run it, go on with it, or say that it is done; `quiet` shows nothing, without `announce` only the progress."""
+def weights_of_pairs(path: str | None, n: int) -> Tensor | None:  # [n]
+    """The weights that `pairs.weights` names."""
+    if path is None:
+        return None
+    try:
+        weights = torch.tensor(np.load(path, allow_pickle=False)).float()
+    except (ValueError, TypeError, EOFError) as error:
+        raise ValueError(f"pairs.weights={path} cannot be read ({error}); it must be numbers in an npy file") from None
+    if weights.shape != (n,) or not bool((weights >= 0).all() & weights.isfinite().all()):
+        raise ValueError(
+            f"pairs.weights={path} has the shape {tuple(weights.shape)}; it must have a finite weight ≥ 0 for each of "
+            f"the {n} training images: audit this run's pairs, with the same data.limit"
+        )
+    return weights
+
+
+def train(
+    config: Config,
+    *,
+    images: Images | None = None,
+    members: Tensor | None = None,
+    quiet: bool = False,
+    announce: bool = True,
+) -> Run:
+    """Run it, go on with it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
+
+    `members` are the pairs to train on, for cross-fitting; the run's config does not have them.
+    """
     run = Run.of(config)
     if run.done:
         _say(
@@ -126,6 +155,9 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
         rank=trainer.global_rank,
         world=trainer.world_size,
         augment=augment if config.augment_in == "workers" else None,
+        fixed=config.pairs.fixed,
+        weights=weights_of_pairs(config.pairs.weights, len(images)),
+        members=members,
     )
     module = Pretraining(config, images.shape, augment, stream.total)
     module.check(images)

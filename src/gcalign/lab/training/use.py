@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 from torch import Tensor, nn
 
 from gcalign.errors import count, did_you_mean, one_of
@@ -224,6 +227,18 @@ def listing(folder: str) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def show(folder: str, *, mean: bool) -> None:
+    """Print the runs below a folder, or their means over seeds."""
+    rows = summary(folder) if mean else listing(folder)
+    if not rows:
+        raise ValueError(f"{folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(*names)
+    for row in rows:
+        table.add_row(*(str(row.get(name, "–")) for name in names))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def summary(folder: str) -> list[dict[str, Any]]:
