@@ -108,7 +108,7 @@ def crossfit(config: Config, run: Run, *, folds: int, views: int, progress: bool
         )
         mine = (fold == k).nonzero().flatten()
         for side, shown in enumerate((mine, partners[mine])):
-            z = _embedded(trained, config, images, shown, side, views)
+            z = projected(trained, config, images, shown, side, views)
             whole = sides[side]
             if whole is None:
                 whole = sides[side] = z.new_empty(n, z.shape[1])
@@ -120,7 +120,7 @@ def crossfit(config: Config, run: Run, *, folds: int, views: int, progress: bool
 
 
 @torch.inference_mode()
-def _embedded(run: Run, config: Config, images: Images, index: Tensor, side: int, views: int) -> Tensor:  # [n, D]
+def projected(run: Run, config: Config, images: Images, index: Tensor, side: int, views: int) -> Tensor:  # [n, D]
     """The mean over views of the unit projections of these images."""
     network = load_whole(run.path)
     augment = make_views(config.view_name, images.shape, images.mean, images.std)

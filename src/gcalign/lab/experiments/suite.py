@@ -171,6 +171,20 @@ _add(
     changes=_LARGER,
 )
 _add(
+    "table-audit",
+    "which score finds mismatched pairs best: plan, CSLS, softmax, cosine, neighbours (ours)",
+    "",
+    "audits:draw_audit",
+    compute=_lazily("audits:table_audit"),
+)
+_add(
+    "table-feedback",
+    "train on mismatched pairs, audit, weight or drop them, train again (ours)",
+    "",
+    "feedback:draw_feedback",
+    compute=_lazily("feedback:table_feedback"),
+)
+_add(
     "fig-same-eps",
     "what GCA adds where both have the same ε (ours)",
     "",
