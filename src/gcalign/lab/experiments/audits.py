@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from torch import Tensor
 from gcalign.auditing.pairs import SCORES, audit
 from gcalign.lab.audit.cells import WAYS, Clean, emoji_images, emoji_names, fixed, gaussians, mismatch
 from gcalign.lab.audit.crossfit import projected
-from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.records import Record, read, write
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
 from gcalign.lab.experiments.sheets import Cell, Sheet
@@ -25,20 +26,26 @@ from gcalign.lab.training.train import images_of, train
 
 NAME = "table-audit"
 SHARES = (0.05, 0.1, 0.3, 0.5)
-PAIRS = {"tiny": 150, "small": 2000, "paper": 10_000}
+PAIRS = {"tiny": 150, "small": 1500, "paper": 10_000}
 RIVALS = tuple(score for score in SCORES if score != "plan")
 LANGUAGES = (("en", "de"), ("es", "pt"))
 
 
 def table_audit(scale: Scale) -> list[Record]:
-    """AUROC of every score in every cell; the records also have average precision, threshold and share."""
-    found = []
+    """AUROC of every score in every cell; the records also have average precision, threshold and share.
+
+    Each cell is filed beside the runs when it is done, and not done again.
+    """
+    filed = Path("runs") / scale.name / f"{NAME}.jsonl"
+    found = read(filed) if filed.exists() else []
     for seed in scale.seeds:
         for clean in _sets(scale, seed):
             print(f"{NAME}, seed {seed}: {clean.name}, {len(clean)} pairs", file=sys.stderr, flush=True)
-            for kind in WAYS:
-                for share in SHARES:
+            for kind, share in itertools.product(WAYS, SHARES):
+                cell = {"data": clean.name, "wrong": kind, "share": share}
+                if not any(r.seed == seed and r.labels | cell == r.labels for r in found):
                     found += _measured(scale, clean, kind, share, seed)
+                    write(filed, found)
     return found
 
 
