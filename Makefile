@@ -1,12 +1,17 @@
 # make demo: set up and show a result.  make test: set up, lint, types and tests.  Both start from nothing but Python.
 PYTHON ?= python3
 BIN := .venv/bin
+SEED ?= 0
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   pretrain on the embedded data, probe, print a table and write a report"
 	@echo "make test   lint, types and tests"
 	@echo "make slow   the tests that take longer"
+	@echo "make fuzz   20,000 random calls against a float64 computation; SEED=1 for others"
+	@echo "make differential   the same problems solved by POT, geomloss, OTT-JAX and pytorch-metric-learning"
+	@echo "make versions       the core tests with each Python and torch that is supported and can be installed"
+	@echo "make dependencies   known vulnerabilities of the pinned dependencies"
 	@echo "make docs   the reference, as a site in site/"
 	@echo "make clean  remove the virtual environment"
 
@@ -27,6 +32,21 @@ test: .venv/ready
 slow: .venv/ready
 	$(BIN)/pytest -m slow
 
+fuzz: .venv/ready
+	cd tests && ../$(BIN)/python -m fuzz --cases 20000 --seed $(SEED)
+	cd tests && ../$(BIN)/python -m fuzz --compile --cases 60 --seed $(SEED)
+
+differential: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	$(BIN)/pytest -s tests/test_differential.py
+
+versions:
+	$(PYTHON) tests/versions.py
+
+dependencies: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/pytest -rs tests/test_dependencies.py
+
 docs: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/mkdocs build --quiet
@@ -35,4 +55,4 @@ docs: .venv/ready
 clean:
 	rm -rf .venv
 
-.PHONY: help demo test slow docs clean
+.PHONY: help demo test slow fuzz differential versions dependencies docs clean

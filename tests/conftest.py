@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import pytest
 import torch
 from hypothesis import settings
 from torch import Tensor
 
 torch.set_num_threads(1)
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp()  # the key that runs are signed with is not the user's own
 settings.register_profile("gcalign", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("gcalign")
 

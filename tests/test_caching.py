@@ -374,6 +374,7 @@ def rank_main(rank, folder):
             loss = gcalign.cached_backward(criterion, sides, (x, y), chunk=3)
         found[sharing] = (loss, len(reduced), gradients(*modules, criterion))
     torch.save(found, Path(folder) / f"{rank}.pt")
+    dist.barrier()  # torch 2.6 may hang if a rank leaves early
     dist.destroy_process_group()
 
 

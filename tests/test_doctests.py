@@ -21,12 +21,13 @@ WITHOUT_EXAMPLE = {
 
 def library_modules() -> list[str]:
     found = [module.name for module in pkgutil.walk_packages(gcalign.__path__, "gcalign.") if ".lab" not in module.name]
-    return [*found, "gcalign.lab.training.runs"]
+    found.remove("gcalign.__main__")  # importing it runs the command
+    return [*found, "gcalign.lab.training.runs", "gcalign.lab.training.ready", "gcalign.lab.estimator"]
 
 
 def public_objects() -> dict[str, object]:
     """Classes and functions by the name under which a user finds them; a submodule counts by its functions."""
-    objects = {name: getattr(gcalign, name) for name in (*gcalign.__all__, "load")}
+    objects = {name: getattr(gcalign, name) for name in (*gcalign.__all__, "load", "GCAEncoder")}
     for name, module in [item for item in objects.items() if inspect.ismodule(item[1])]:
         del objects[name]
         functions = inspect.getmembers(module, inspect.isfunction)

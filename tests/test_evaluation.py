@@ -12,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 from gcalign.lab.data.images import InMemory
-from gcalign.lab.data.splits import drawn, stratified
+from gcalign.lab.data.splits import drawn, long_tailed, mislabelled, stratified
 from gcalign.lab.evaluation import (
     PROTOCOLS,
     corruption_probe,
@@ -271,6 +271,38 @@ def test_by_default_the_penalty_is_the_best_on_the_mean_of_five_splits():
 
 
 # splits
+
+
+@pytest.mark.parametrize(("tail", "limit"), [(100.0, 500), (10.0, None), (1.0, 200)])
+def test_a_long_tail_falls_geometrically_from_the_first_class_to_the_last(tail, limit):
+    labels = torch.arange(10).repeat(300)
+    chosen = long_tailed(labels, tail, limit, seed=0)
+    sizes = torch.bincount(labels[chosen], minlength=10)
+    first = limit / sum(tail ** (-k / 9) for k in range(10)) if limit else 300
+    assert sizes.tolist() == [int(first * tail ** (-k / 9) + 1e-9) for k in range(10)]
+    assert len(chosen.unique()) == len(chosen)
+    assert torch.equal(chosen, long_tailed(labels, tail, limit, seed=0))
+    assert not torch.equal(chosen, long_tailed(labels, tail, limit, seed=1)) or limit is None
+
+
+def test_a_long_tail_needs_as_many_images_as_its_first_class_has():
+    most = int(300 * sum(100 ** (-k / 9) for k in range(10)))
+    with pytest.raises(ValueError, match=rf"limit=900 must be at most {most} with tail=100.*lower one of them"):
+        long_tailed(torch.arange(10).repeat(300), 100.0, 900, seed=0)
+
+
+def test_a_share_of_labels_becomes_any_other_class():
+    labels = torch.arange(5).repeat(2000)
+    wrong = mislabelled(labels, 0.4, seed=0)
+    changed = wrong != labels
+    assert int(changed.sum()) == 4000
+    counts = torch.stack([torch.bincount((wrong - labels)[changed & (labels == k)] % 5, minlength=5) for k in range(5)])
+    assert (counts[:, 0] == 0).all()
+    assert (counts[:, 1:] / counts.sum(1, keepdim=True)).sub(0.25).abs().max() < 0.05
+    assert torch.equal(mislabelled(labels, 0.0, seed=0), labels)
+    assert torch.equal(mislabelled(labels * 7, 0.4, seed=0), wrong * 7)  # whatever the codes
+    with pytest.raises(ValueError, match="cannot be wrong where all are"):
+        mislabelled(torch.ones(10).long(), 0.4, seed=0)
 
 
 def test_a_split_is_stratified_complete_and_from_the_seed():

@@ -14,7 +14,18 @@ import torch
 from matplotlib.figure import Figure
 
 import gcalign
-from gcalign.lab.experiments.figures import accuracy, geometry, paired, plans, style
+from gcalign.lab.experiments.figures import (
+    accuracy,
+    extreme,
+    geometry,
+    mismatch,
+    paired,
+    plans,
+    style,
+)
+from gcalign.lab.experiments.figures import (
+    targets as target_figures,
+)
 from gcalign.lab.experiments.records import Record, read, write
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
@@ -107,6 +118,66 @@ def same_eps(methods=METHODS[:4], seeds=SEEDS):
     ]
 
 
+def extreme_views(methods=("ince", "gca-ince", "rince", "gca-rince", "gca-uot"), seeds=SEEDS, views=("C1", "C2", "C3")):
+    return [
+        record(m, 0.4 + 0.01 * k * (1 + j) + 0.01 * s, s, method=name, data="cifar10", setting=view)
+        for k, name in enumerate(methods)
+        for j, view in enumerate(views)
+        for s in seeds
+        for m in ("linear-fast", "knn")
+    ]
+
+
+def mismatched(methods=("ince", "rince", "gca-ince", "gca-uot", "iot"), seeds=SEEDS):
+    return [
+        record(name, value + 0.01 * k - 0.2 * x + 0.01 * s, s, method=m, data="cifar10", noise=x, **more)
+        for k, m in enumerate(methods)
+        for x in (0.0, 0.3, 0.6)
+        for s in seeds
+        for name, value, more in (
+            *((name, 0.5, {}) for name in ("linear-fast", "knn", "10-labels", "100-labels")),
+            *(("mismatch-auroc", 0.8, {"score": score}) for score in ("plan", "cosine")),
+        )
+    ]
+
+
+def relaxed(seeds=SEEDS):
+    measures = (*((m, {}) for m in ("linear-fast", "knn", "100-labels")), ("mismatch-auroc", {"score": "plan"}))
+    measures += tuple((m, {"pairs": pairs}) for m in ("pull", "push") for pairs in ("true", "mismatched"))
+    return [
+        record(name, 0.5 + 0.1 * x + 0.01 * s, s, method="gca-uot", data="cifar10", noise=0.6, relax=x, **more)
+        for x in (0.05, 0.5, 2)
+        for s in seeds
+        for name, more in measures
+    ]
+
+
+def target_plans(seeds=SEEDS, lines=("untrained", "supervised")):
+    about = {"batch_size": 128, "domains": 4}
+    known = {"method": "gca-ince", "data": "pacs", "beta": 0.0}
+    found = [
+        record(name, value + 0.1 * a * sign + 0.01 * s, s, about if name == "domain" else {}, alpha=a, **known)
+        for a in (0.0, 0.003, 0.1, 1.0)
+        for s in seeds
+        for name, value, sign in (("domain", 0.8, 1), ("across-domains", 0.4, -1))
+    ]
+    return found + [
+        record(f"{name}-{line}", 0.6 + 0.01 * s, s, alpha=0.0, **known)
+        for line in lines
+        for s in seeds
+        for name in ("domain", "across-domains")
+    ]
+
+
+def windows(settings=("C0, 32 px", "DomainBed, 32 px")):
+    return [
+        record(name + line, 0.6 + 0.1 * k, 49, method="gca-ince", data="pacs", alpha=0.0, beta=0.0, setting=setting)
+        for setting in settings
+        for name in ("domain", "across-domains")
+        for k, line in enumerate(("-untrained", "", "-supervised"))
+    ]
+
+
 WHOLE = {
     "fig-noise": (accuracy.fig_noise, noise),
     "fig-sensitivity": (accuracy.fig_sensitivity, sensitivity),
@@ -118,6 +189,11 @@ WHOLE = {
     "fig-align-uniform": (geometry.fig_align_uniform, align_uniform),
     "fig-prox": (geometry.fig_prox, list),
     "fig-same-eps": (paired.fig_same_eps, same_eps),
+    "fig-extreme": (extreme.fig_extreme, extreme_views),
+    "fig-targets": (target_figures.fig_targets, target_plans),
+    "fig-targets-window": (target_figures.fig_targets_window, windows),
+    "fig-mismatch": (mismatch.fig_mismatch, mismatched),
+    "fig-mismatch-lambda": (mismatch.fig_mismatch_lambda, relaxed),
 }
 PARTIAL = {
     "noise without InfoNCE": (accuracy.fig_noise, lambda: noise(("gca-uot",), (0,))),
@@ -137,6 +213,18 @@ PARTIAL = {
     "accuracy at the same ε only": (
         paired.fig_same_eps,
         lambda: [r for r in same_eps() if r.measure == "linear-fast"],
+    ),
+    "extreme views without InfoNCE": (extreme.fig_extreme, lambda: extreme_views(("gca-uot", "rince"), (0,))),
+    "one extreme view": (extreme.fig_extreme, lambda: extreme_views(views=("C2",))),
+    "mismatched pairs without InfoNCE": (mismatch.fig_mismatch, lambda: mismatched(("gca-uot",), (0,))),
+    "targets without their lines": (target_figures.fig_targets, lambda: target_plans((0,), ())),
+    "targets without class accuracy": (
+        target_figures.fig_targets,
+        lambda: [r for r in target_plans() if r.measure.startswith("domain")],
+    ),
+    "a window without supervision": (
+        target_figures.fig_targets_window,
+        lambda: [r for r in windows() if "supervised" not in r.measure],
     ),
     "clean only": (geometry.fig_align_uniform, lambda: align_uniform(("ince",), (0,), ("clean",))),
     "alignment only": (
@@ -230,6 +318,42 @@ def test_noise_shows_means_and_paired_differences(drawn):
     assert "InfoNCE" not in handles
     assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([8, 8, 8])
     assert "CIFAR-10; tiny scale; 3 seeds" in texts(figure)
+
+
+def test_extreme_views_show_each_view_their_mean_and_paired_differences(drawn):
+    records = extreme_views()
+    records.remove(next(r for r in records if (r.labels["method"], r.labels["setting"], r.seed) == ("ince", "C3", 2)))
+    (figure,) = drawn(extreme.fig_extreme, records)
+    left, right, *_ = figure.axes
+    handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
+    assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([45, 49, 53, 49])
+    assert handles["InfoNCE"].lines[0].get_ydata() == pytest.approx([41, 41, 40.5, 40.5])  # seeds with every view
+    handles = dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
+    assert list(handles) == ["GCA-UOT less InfoNCE", "GCA-INCE less InfoNCE", "GCA-RINCE less RINCE"]
+    assert handles["GCA-RINCE less RINCE"].lines[0].get_ydata() == pytest.approx([1, 2, 3, 2])
+    assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == [
+        "C1 erase",
+        "C2 crop",
+        "C3 brightness",
+        "mean",
+    ]
+
+
+def test_targets_show_the_window_the_mass_and_paired_differences(drawn):
+    (figure,) = drawn(target_figures.fig_targets, target_plans())
+    first, second, third, fourth = figure.axes
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["0\n0", "0.003\n0.096", "0.1\n3.2", "1\n32"]
+    handles = dict(zip(*reversed(first.get_legend_handles_labels()), strict=True))
+    assert list(handles) == ["untrained", "trained on domains", "domain"]
+    assert handles["domain"].lines[0].get_ydata() == pytest.approx([81, 81.03, 82, 91])
+    assert handles["untrained"].get_ydata() == pytest.approx([61, 61])
+    handles = dict(zip(*reversed(fourth.get_legend_handles_labels()), strict=True))
+    assert handles["domain"].lines[0].get_ydata() == pytest.approx([0.03, 1, 10])
+    assert handles["class"].lines[0].get_ydata() == pytest.approx([-0.03, -1, -10])
+    curve = third.containers[0].lines[0]
+    assert curve.get_xdata() == pytest.approx([81, 81.03, 82, 91])
+    assert curve.get_ydata() == pytest.approx([41, 40.97, 40, 31])
+    assert second.get_ylabel() == "class accuracy (%)"
 
 
 def test_one_seed_is_said_to_have_no_spread(drawn):

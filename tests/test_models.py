@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from gcalign.lab.models import Twin, encoder, momentum_at, predictor, projector
+from gcalign.lab.models import Twin, encoder, momentum_at, outside, predictor, projector
 
 
 def parameters(module: nn.Module) -> int:
@@ -117,7 +117,7 @@ def test_weights_follow_from_the_seed_and_leave_the_global_state_alone(make):
 def test_a_users_encoder_loses_its_classifier_and_says_so(mine, caplog):
     mine.net = with_classifier
     with caplog.at_level(logging.WARNING):
-        net = encoder("mine:net", shape=(3, 9, 9))
+        net = encoder(outside("mine:net"), shape=(3, 9, 9))
     assert "fc replaced by the identity" in caplog.text
     assert net.features == 6
     assert net.training
@@ -130,12 +130,12 @@ def test_a_users_encoder_gets_the_arguments_it_accepts_and_its_maps_are_pooled(m
         return nn.Conv2d(shape[0], int(4 * width), 3)
 
     mine.make = make
-    net = encoder("mine:make", shape=(2, 8, 8), width=2.0)
+    net = encoder(outside("mine:make"), shape=(2, 8, 8), width=2.0)
     x = torch.rand(3, 2, 8, 8)
     assert net.features == 8
     assert torch.equal(net(x), net.module(x).mean((2, 3)))
     with pytest.raises(ValueError, match="stem='cifar' has no effect"):
-        encoder("mine:make", shape=(2, 8, 8), stem="cifar")
+        encoder(outside("mine:make"), shape=(2, 8, 8), stem="cifar")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_wrong_encoder_is_refused_with_a_remedy(mine, name, message):
 
     mine.three, mine.text, mine.pair, mine.flat = 3, lambda: "resnet", Pair, lambda: nn.Flatten(0)
     with pytest.raises((ValueError, TypeError), match=message):
-        encoder(name, shape=(3, 8, 8))
+        encoder(outside(name), shape=(3, 8, 8))
 
 
 @pytest.mark.parametrize(

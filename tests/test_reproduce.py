@@ -13,15 +13,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 
 from gcalign.cli import main
 from gcalign.lab import files
-from gcalign.lab.experiments import launch, measures, paper, records, registry, search, subject, suite, sweep
+from gcalign.lab.evaluation import domain_probe, extract
+from gcalign.lab.experiments import launch, measures, paper, planned, records, registry, search, subject, suite, sweep
 from gcalign.lab.experiments.archive import Archive
-from gcalign.lab.experiments.jobs import ALPHA_BETA, EXTENDED, METHODS
+from gcalign.lab.experiments.jobs import ALPHA_BETA, DOMAINS, EXTENDED, METHODS
 from gcalign.lab.experiments.registry import Job
 from gcalign.lab.experiments.scales import SCALES, joined, scaled
+from gcalign.lab.models import encoder
 from gcalign.lab.training.config import Data
+from gcalign.lab.training.owner import BusyError, owned, owner_of
 
 TINY = SCALES["tiny"]
 QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", "model.out=8", "batch_size=32")
@@ -30,7 +34,7 @@ QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", 
 def jobs(name: str, scale: str) -> list[Job]:
     experiment = registry.named(name)
     assert experiment.jobs is not None
-    return experiment.jobs(SCALES[scale], search.first(METHODS))
+    return experiment.jobs(experiment.at(SCALES[scale]), search.first(METHODS))
 
 
 def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn",)) -> Job:
@@ -55,6 +59,12 @@ def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn
         ("fig-ptgt", "small", len(ALPHA_BETA) * 5),
         ("fig-plans", "small", 4),
         ("fig-same-eps", "small", 4 * 3 * 3),
+        ("fig-mismatch", "small", 5 * 3 * 8),
+        ("fig-mismatch-lambda", "small", 5 * 4),
+        ("fig-extreme", "small", 5 * 3 * 12),
+        ("fig-targets", "small", 6 * 5),
+        ("fig-targets-window", "small", 4),
+        ("scouts", "small", 3 * 4 * 2),
         ("fig-epsilon", "small", 1),
     ],
 )
@@ -75,7 +85,8 @@ def test_a_method_and_its_gca_version_have_the_same_eps_and_differ_in_nothing_el
 def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
     wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
-    wanted += "fig-mismatch fig-mismatch-lambda table-audit table-feedback"
+    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts "
+    wanted += "table-audit table-feedback"
     assert set(suite.names()) == set(wanted.split())
     for name in suite.names():
         assert registry.named(name).jobs or registry.named(name).compute
@@ -92,7 +103,16 @@ def test_methods_of_one_seed_and_setting_differ_in_nothing_but_the_method(scale)
 
 
 def test_jobs_go_seed_by_seed_so_that_a_sweep_cut_short_has_whole_grids():
-    for name in ("table1", "fig-noise", "fig-ptgt", "fig-sensitivity", "fig-q-lambda"):
+    for name in (
+        "table1",
+        "fig-noise",
+        "fig-ptgt",
+        "fig-sensitivity",
+        "fig-q-lambda",
+        "fig-mismatch",
+        "fig-extreme",
+        "fig-targets",
+    ):
         order = [job.seed for job in jobs(name, "paper")]
         assert [seed for k, seed in enumerate(order) if k == 0 or order[k - 1] != seed] == list(dict.fromkeys(order))
 
@@ -123,6 +143,57 @@ def test_words_given_for_every_run_go_over_the_scales_own():
     assert joined(("a=1", "b=2"), ("a=3",)) == ("a=3", "b=2")
 
 
+def test_the_window_is_chosen_with_a_seed_that_nothing_else_is_run_with():
+    seen = {job.seed for job in jobs("fig-targets-window", "small")}
+    assert len(seen) == 1
+    for name in suite.names():
+        if registry.named(name).jobs and name != "fig-targets-window":
+            assert not seen & {job.seed for job in jobs(name, "small")}
+    chosen = {job.words[:-3] for job in jobs("fig-targets-window", "small")}  # but for target and seed
+    assert len(chosen) == 4
+
+
+def test_lines_of_the_window_are_measured_once_for_a_seed():
+    lined = [job for job in jobs("fig-targets", "small") if "domain-supervised" in job.measures]
+    assert [job.labels["alpha"] for job in lined] == [0.0] * 5
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_four_views_pass_as_many_images_through_the_encoder(scale):
+    def images(job):
+        config = sweep.config_of(job, "runs")
+        return config.epochs * config.pairs.views  # of each image; a smaller batch has more steps
+
+    found = {job.labels["setting"]: job for job in jobs("scouts", scale)}
+    assert images(found["four views"]) == images(found["long tail"]) == images(found["noisy labels"])
+
+
+def test_scouts_of_every_setting_run(tmp_path):
+    scale = registry.named("scouts").at(TINY)
+    for job in jobs("scouts", "tiny"):
+        if job.labels["method"] == "gca-uot" and job.seed == 0:
+            words = joined(job.words, QUICK[2:], ("data.limit=128",))
+            assert sweep.do(dataclasses.replace(job, words=words, measures=("knn",)), scale, str(tmp_path))
+
+
+def test_a_run_is_measured_beside_the_weights_it_started_from_and_those_that_domains_make(tmp_path):
+    words = (*QUICK, "method=gca-ince", "target.name=blocks", "target.alpha=0.0", "epochs=1", "seed=3")
+    job = Job({"alpha": 0.0}, words, (*DOMAINS, *planned.LINES), 3)
+    assert sweep.do(job, TINY, str(tmp_path))
+    found = {r.measure: r for r in sweep.records_of("fig-targets", job, TINY, str(tmp_path))}
+    assert set(found) == set(job.measures)
+    assert (found["domain"].about["batch_size"], found["domain"].about["domains"]) == (32, 4)
+    config = sweep.config_of(job, str(tmp_path))
+    whole = [subject.loaded(Data(name="scenes"), split) for split in ("train", "test")]
+    body = encoder("small", shape=whole[0].shape, width=0.25, seed=3).eval()
+    features = torch.cat([extract(body, images) for images in whole])
+    domains, unseen = torch.cat([i.domains for i in whole]), torch.arange(len(features)) >= len(whole[0])
+    assert config.seed == 3
+    expected = domain_probe(features, domains, unseen=unseen, exact=True).accuracy
+    assert found["domain-untrained"].value == pytest.approx(expected, abs=1e-12)
+    assert len({found[name].value for name in job.measures if name.startswith("domain")}) == 3
+
+
 # the search
 
 
@@ -144,7 +215,7 @@ def scored(trials: list[Job], score: Mapping[str, float]) -> list[records.Record
 def test_every_method_is_searched_with_the_same_budget_and_with_seeds_that_nothing_is_tested_with():
     trials = search.jobs(TINY, METHODS)
     trials = search.jobs(TINY, METHODS, scored(trials, {}))
-    assert [sum(job.labels["method"] == m for job in trials) for m in METHODS] == [9 * 3] * 9
+    assert [sum(job.labels["method"] == m for job in trials) for m in METHODS] == [9 * len(TINY.search_seeds)] * 9
     assert {job.measures for job in trials} == {("validation",)}
     for name in suite.names():
         for scale in SCALES.values():
@@ -172,11 +243,12 @@ def test_the_search_takes_the_best_mean_over_seeds_and_of_equals_the_first():
 
 
 def test_a_setting_without_all_of_its_seeds_is_not_chosen():
-    found = scored(search.jobs(TINY, ("ince",)), {})
+    scale = SCALES["small"]
+    found = scored(search.jobs(scale, ("ince",)), {})
     lucky = [r for r in found if r.labels["knob"] == "method.eps=0.5"][:1]
     found = [r for r in found if r.labels["knob"] != "method.eps=0.5"]
     found += [records.Record("search", "tiny", "validation", 0.9, r.labels, r.seed) for r in lucky]
-    assert search.chosen(found, TINY)["ince"] == ("method.eps=0.1",)
+    assert search.chosen(found, scale)["ince"] == ("method.eps=0.1",)
 
 
 def test_what_a_result_file_has_is_not_done_again_where_the_runs_are_gone(tmp_path):
@@ -241,19 +313,19 @@ def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():
 
 def test_two_processes_do_not_train_one_run_at_once(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from gcalign.lab.experiments.sweep import locked\n"
-        "with locked(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from gcalign.lab.training.owner import owned\n"
+        "with owned(Path(sys.argv[1])): print(True, flush=True); time.sleep(60)"
     )
     words = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "True\n"
-        assert (tmp_path / "lock").read_text().split()[1] == str(other.pid)
-        with sweep.locked(tmp_path) as mine:
-            assert not mine
+        assert owner_of(tmp_path).pid == other.pid
+        with pytest.raises(BusyError, match=f"process {other.pid} on "), owned(tmp_path):
+            pass
         other.kill()
-    with sweep.locked(tmp_path) as mine:  # killed, so it let go
-        assert mine
+    with owned(tmp_path):  # killed, so it let go
+        assert owner_of(tmp_path).pid == os.getpid()
 
 
 def _half_fail(job: Job, scale: registry.Scale, runs: str) -> bool:
@@ -339,7 +411,7 @@ def test_help_lists_every_name_without_torch():
         (["table1", "launcher=slurm"], "submitit_slurm"),
         (["table1", "launcher=ray"], "pip install hydra-ray-launcher"),
         (["fig-noise", "redraw=true"], "`gcalign reproduce fig-noise` writes it"),
-        (["fig-plans", "partial=true"], "60 of 60 runs of the search are not finished"),
+        (["fig-plans", "partial=true"], "20 of 20 runs of the search are not finished"),
         (["tableA-cifar100", "scale=small", "data.root=nowhere"], "Say where it is with data.root="),
     ],
 )
@@ -361,6 +433,49 @@ def test_dry_shows_the_commands_and_writes_nothing(tmp_path, monkeypatch, capsys
     assert main(["reproduce", "fig-prox", "dry=true"]) == 0
     assert capsys.readouterr() == ("", "fig-prox: no training runs, it is computed\n")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", suite.names())
+def test_every_entry_lists_its_runs_at_the_papers_scale(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "finished", lambda job, scale, runs: False)  # to know, every config is composed
+    assert main(["reproduce", name, "scale=paper", "dry=true"]) == 0
+    shown = capsys.readouterr()
+    experiment = registry.named(name)
+    wanted = {sweep.command(job, "runs/paper") for job in jobs(name, "paper")} if experiment.jobs else set()
+    if experiment.searched:
+        trials = search.jobs(experiment.at(SCALES["paper"]), experiment.searched)
+        wanted |= {sweep.command(job, "runs/paper") for job in trials}
+    assert set(shown.out.splitlines()) == wanted
+    assert ("no training runs" in shown.err) == (not wanted)
+    assert not list(tmp_path.iterdir())
+
+
+def test_configs_of_the_papers_scale_are_whole_and_have_its_encoders_and_batches():
+    found: dict[tuple[str, ...], Job] = {}  # one job for each set of keys, data set and recipe
+    for name in suite.names():
+        for job in jobs(name, "paper") if registry.named(name).jobs else ():
+            keys = sorted(w if w.startswith(("data=", "recipe=", "views=")) else w.partition("=")[0] for w in job.words)
+            found.setdefault(tuple(keys), job)
+    seen = set()
+    for job in found.values():
+        config = sweep.config_of(job, "runs")
+        if job.labels["setting"] == "standard":
+            seen.add((config.data.name, config.model.encoder, config.model.width, config.batch_size, config.epochs))
+    assert seen == {
+        ("cifar10", "resnet18", 1.0, 512, 500),
+        ("cifar100", "resnet18", 1.0, 512, 500),
+        ("svhn", "resnet50", 1.0, 512, 500),
+        ("imagenet100", "resnet50", 1.0, 512, 200),
+        ("pacs", "resnet18", 1.0, 256, 1500),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", suite.names())
+def test_every_config_of_the_papers_scale_can_be_composed(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", name, "scale=paper", "dry=true"]) == 0
 
 
 def test_redrawing_needs_only_the_result_file_and_gives_the_same_bytes(tmp_path, monkeypatch):
@@ -394,7 +509,8 @@ def test_a_hydra_launcher_does_the_jobs_and_reports_what_failed(tmp_path, monkey
     good, bad = quick(), quick(measures=("domain-of-nothing",), seed=1)
     (failure,) = launch.launch([good, bad], TINY, "runs", launcher="basic", title="two")
     assert failure.job is bad
-    assert "domain-of-nothing" in (tmp_path / "runs/launch/two/1/launch.log").read_text()
+    (log,) = (tmp_path / "runs/launch/two/1").glob("*.log")
+    assert "domain-of-nothing" in log.read_text()
     assert sweep.finished(good, TINY, "runs")
     assert launch.launch([good], TINY, "runs", launcher="basic", title="again") == []
 
@@ -413,11 +529,8 @@ def test_tiny_goes_all_the_way(name, place, monkeypatch):
     found = records.read(result)
     experiment = registry.named(name)
     if experiment.jobs:
-        wanted = (
-            experiment.jobs(TINY, search.chosen(records.read(Path("results/tiny/search.jsonl"))))
-            if (experiment.searched)
-            else experiment.jobs(TINY, {})
-        )
+        scale, filed = experiment.at(TINY), Path(f"results/tiny/{experiment.search}.jsonl")
+        wanted = experiment.jobs(scale, search.chosen(records.read(filed), scale) if experiment.searched else {})
         assert {r.words for r in found if r.run} == {job.words for job in wanted}  # timings are of no run
     drawn = {path: path.read_bytes() for path in result.parent.iterdir() if path.stem == name}
     assert len(drawn) >= 3

@@ -288,3 +288,20 @@ def test_the_papers_numbers_are_those_of_its_text():
         assert all(f"&{x:+.2f}" in text for x in row)
     assert all(f"{x}MFlops" in text for x in paper.MFLOPS.values())
     assert all(f"{x}\\%" in text for x in paper.DOMAIN_ACCURACY)
+
+
+def test_scouts_show_means_and_every_seeds_difference(tmp_path):
+    found = [
+        record(x, method, seed, measure, setting, scale="small")
+        for setting in ("long tail", "four views")
+        for measure in ("linear-fast", "knn")
+        for method, by in {"ince": (0.40, 0.42), "gca-ince": (0.41, 0.40), "gca-uot": (0.45,)}.items()
+        for seed, x in enumerate(by)
+    ]
+    page, _ = tables.scouts(found, tmp_path)
+    text = page.read_text()
+    assert "| long tail, linear-fast | 41.00 | 40.50 | 45.00 | +1.00, −2.00 | +5.00 |" in text
+    assert text.count("four views, ") == 2
+    assert "exploratory" in text
+    with pytest.raises(ValueError, match="`gcalign reproduce scouts` makes some"):
+        tables.scouts([], tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import random
@@ -19,10 +20,12 @@ from torch import nn
 import gcalign
 from gcalign.lab.data.images import InMemory
 from gcalign.lab.training import loggers, runs
+from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Pretraining, lr_at
 from gcalign.lab.training.stream import Stream
-from gcalign.lab.training.train import Keeper, train
+from gcalign.lab.training.supervised import supervised
+from gcalign.lab.training.train import Keeper, images_of, train
 
 TINY = ["epochs=3", "batch_size=16", "log_every=2", "checkpoint_every=2", "model.hidden=32", "model.out=8",
         "model.width=0.25", "accelerator=cpu", "views=plain"]  # fmt: skip
@@ -98,7 +101,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, mo
     with pytest.raises(StoppedError):
         train(config, images=pictures(), quiet=True)
     monkeypatch.setattr(os, "fsync", real)
-    assert runs.checkpoint_step(run) == 2
+    assert checkpoint_step(run) == 2
     finished = train(config, images=pictures(), quiet=True)
     whole = train(config_for(tmp_path / "whole"), images=pictures(), quiet=True)
     assert_same(weights(finished), weights(whole))
@@ -193,7 +196,7 @@ def test_every_method_trains_in_both_layouts_on_the_embedded_data(tmp_path, name
     assert losses.shape == (2,)
     assert losses.isfinite().all()
     before = Pretraining(run.config(), (3, 24, 24), lambda x, seed: x, total=2).encoder.state_dict()
-    assert any(not torch.equal(before[k], v) for k, v in gcalign.load(run.path).state_dict().items())
+    assert any(not torch.equal(before[k], v) for k, v in gcalign.load(run.path).network.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["ince", "gca-uot", "iot", "supcon"])
@@ -286,7 +289,7 @@ def test_any_lightning_logger_sees_the_same_scalars_and_changes_nothing(tmp_path
     assert {"loss", "alignment", "uniformity", "lr", "plan/mass"} <= seen[0].keys()
     assert scalars(made["class"].path / "mine" / "a" / "metrics.csv") == seen
     assert sorted(p.name for p in made["none"].path.iterdir()) == [
-        "config.json", "done", "results.jsonl", "weights.safetensors"
+        "config.json", "done", "lock", "results.jsonl", "weights.safetensors"
     ]  # fmt: skip
     assert list((made["tensorboard"].path / "tensorboard").glob("events*"))
     assert len({run.weights_file.read_bytes() for run in made.values()}) == 1
@@ -321,7 +324,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"No space left on device; choose a folder that can be written"):
         train(config, images=pictures(), quiet=True)
     monkeypatch.setattr(runs.files.os, "fsync", real)
-    assert list(runs.Run.of(config).path.iterdir()) == []
+    assert [path.name for path in runs.Run.of(config).path.iterdir()] == ["lock"]
 
 
 def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
@@ -401,7 +404,7 @@ def test_a_run_killed_at_random_goes_on_to_the_same_weights(tmp_path):
         return subprocess.Popen([sys.executable, "-m", "gcalign.cli", "train", *words, f"runs={folder}", *more])
 
     def steps():
-        return [runs.checkpoint_step(runs.Run(p.parent)) for p in (tmp_path / "parts").glob("*/config.json")]
+        return [checkpoint_step(runs.Run(p.parent)) for p in (tmp_path / "parts").glob("*/config.json")]
 
     assert start(tmp_path / "whole").wait() == 0
     later = random.Random(0)
@@ -416,3 +419,86 @@ def test_a_run_killed_at_random_goes_on_to_the_same_weights(tmp_path):
     assert start(tmp_path / "parts").wait() == 0
     (a,), (b,) = (list((tmp_path / part).glob("*/weights.safetensors")) for part in ("whole", "parts"))
     assert a.read_bytes() == b.read_bytes()
+
+
+def test_supervision_starts_from_the_runs_weights_sees_its_batches_and_learns_the_labels(tmp_path):
+    images = pictures(64)
+    told = images.domains
+    images.pixels[told == 1] //= 4  # one domain is darker
+    config = config_for(tmp_path, "epochs=8", "optimizer.lr=0.01")
+    start = Pretraining(config, images.shape, lambda x, seed: x, 1).encoder.state_dict()
+    still = supervised(
+        dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=1e-30)), images, told
+    )
+    for name, value in still.named_parameters():
+        torch.testing.assert_close(value, start[name], atol=1e-6, rtol=0)
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    body, again = (supervised(config, images, told) for _ in range(2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert_same(body.state_dict(), again.state_dict())
+    assert not body.training
+    x = images.pixels.float() / 255
+
+    def separation(network):
+        z = network((x - 0.5) / 0.25).detach()
+        gap = z[told == 1].mean(0) - z[told == 0].mean(0)
+        return float(gap.norm() / z.std(0).norm())
+
+    other = supervised(config, images, told[torch.randperm(64, generator=torch.Generator().manual_seed(2))])
+    assert separation(body) > 1.2 * separation(other)  # labels that say nothing teach nothing
+
+
+def test_wrong_labels_reach_the_target_alone_and_are_the_same_in_every_epoch(tmp_path):
+    images = pictures(40)
+    about = {"batch_size": 20, "epochs": 2, "seed": 5, "noise": 0.0, "views": 2}
+    stream = Stream(images, **about, mislabelled=0.25)
+    told = torch.full((2, 40), -1)
+    for step in range(stream.total):
+        batch = stream[step]
+        told[step // 2, batch.index] = batch.known["labels"]
+    assert torch.equal(told[0], told[1])
+    assert int((told[0] != images.labels).sum()) == 10
+    assert torch.equal(images.labels, torch.arange(40) % 4)  # a probe sees the true ones
+    assert torch.equal(Stream(images, **about)[0].known["labels"], images.labels[Stream(images, **about)[0].index])
+    with pytest.raises(ValueError, match=r"needs a target that reads labels.*set target.name=labels"):
+        train(config_for(tmp_path, "method=ince", "target.noise=0.2"), images=images)
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_that_came_later_leave_the_names_of_older_runs_alone():
+    config = configured(["method=gca-uot", "data=cifar10", "seed=3"])
+    assert config.hash == "76881cd35b"  # as it was before data.tail and target.noise
+    assert not {"tail", "noise"} & {*config.identity["data"], *config.identity["target"]}
+    for word in ("data.tail=10", "target.noise=0.4"):
+        assert configured(["method=gca-uot", "data=cifar10", "seed=3", word]).hash != config.hash
+
+
+@pytest.mark.parametrize(("word", "rule"), [("data.tail=0.5", "at least 1"), ("target.noise=2", "between 0 and 1")])
+def test_a_tail_or_a_share_out_of_range_is_refused(word, rule):
+    with pytest.raises(ValueError, match=rule):
+        configured([word])
+
+
+def test_a_long_tail_is_that_of_training_images_alone():
+    train_data = configured(["data=scenes", "data.tail=20", "data.limit=300"]).data
+    sizes = torch.bincount(images_of(train_data, "train").labels)
+    assert sizes.sum() <= 300
+    assert sizes[0] / sizes[-1] == pytest.approx(20, rel=0.3)
+    assert len(images_of(dataclasses.replace(train_data, limit=None), "test")) == 500
+    whole, some = (
+        images_of(dataclasses.replace(train_data, tail=1.0, limit=None), "train"),
+        images_of(train_data, "train"),
+    )
+    assert torch.equal(some.draw([3, 5], seed=1), whole.draw(some.indices[[3, 5]], seed=1))
+
+
+def test_a_loaded_encoder_has_the_names_of_its_network_also_inside_another_module(tmp_path):
+    run = train(config_for(tmp_path, "epochs=1"), images=pictures(), quiet=True)
+    first, second = gcalign.load(run.path), gcalign.load(run.path)
+    assert first.state_dict().keys() == first.network.state_dict().keys()
+    with torch.no_grad():
+        for weight in second.parameters():
+            weight.add_(1)
+    nn.Sequential(second, nn.ReLU()).load_state_dict(nn.Sequential(first, nn.ReLU()).state_dict())
+    assert_same(second.state_dict(), first.network.state_dict())

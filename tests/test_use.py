@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from gcalign.cli import main
+from gcalign.lab import files
 from gcalign.lab.data.views import make_views
 from gcalign.lab.report.page import Cell, Grid, Section, page
 from gcalign.lab.training import baselines, use
@@ -155,7 +156,7 @@ def test_a_result_that_cannot_be_recorded_is_not_sought(run, monkeypatch):
     def refused(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(use.Run, "results_file", type("Path", (), {"open": refused})())
+    monkeypatch.setattr(files, "append", refused)
     with pytest.raises(ValueError, match=r"cannot record results .*make it writable"):
         use.probe([f"run={run.path}"])
 

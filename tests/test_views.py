@@ -103,6 +103,27 @@ def test_the_standard_view_flips_half_jitters_four_fifths_and_greys_a_fifth():
     assert 0.17 < (grey.amax(1) == grey.amin(1)).all(2).all(1).float().mean() < 0.23
 
 
+def test_domainbeds_view_crops_from_seven_tenths_jitters_every_image_and_greys_a_tenth():
+    n = 3000
+    crop, jitter, grey = v._POLICIES["domainbed"]
+    ramp = (torch.arange(64.0) / 63).expand(n, 1, 64, 64)
+    spans = [(x := crop(image, torch.Generator().manual_seed(0))).amax((1, 2, 3)) - x.amin((1, 2, 3))
+             for image in (ramp, ramp.transpose(2, 3))]  # fmt: skip
+    area = (spans[0] * 63 + 1) * (spans[1] * 63 + 1) / 64**2  # width × height of each box
+    assert 0.66 < area.min() < 0.73
+    assert 0.97 < area.max() <= 1.001
+    images = pictures(n, 3, 8, 8).float() / 255
+    moved = (jitter(images, torch.Generator().manual_seed(0)) - images).abs().amax((1, 2, 3))
+    assert (moved > 1e-4).float().mean() > 0.995
+    pale = grey(images, torch.Generator().manual_seed(0))
+    assert 0.08 < (pale.amax(1) == pale.amin(1)).all(2).all(1).float().mean() < 0.12
+    # brightness by at most three tenths of one another's value; C0's is four
+    light = torch.full((n, 3, 4, 4), 0.5)
+    only = v.colour_jitter(light, torch.Generator().manual_seed(1), most=(0.3, 0.0, 0.0, 0.0), share=1.0)
+    assert 0.5 * 0.69 < only.min() < 0.5 * 0.71
+    assert 0.5 * 1.29 < only.max() < 0.5 * 1.31
+
+
 def test_c1_erases_a_tenth_to_a_third_of_every_image():
     white = torch.full((500, 3, 32, 32), 255, dtype=torch.uint8)
     erased = (unit("C1", white) == 0).all(dim=1)

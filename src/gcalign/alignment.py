@@ -1,4 +1,4 @@
-"""The objective: min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (eq:mainobj), as a criterion."""
+"""The criterion: min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from gcalign.divergences import Divergence
 from gcalign.errors import one_of
 from gcalign.geometry import Entropic, Geometry
 from gcalign.kernels import Kernel, as_kernel
-from gcalign.objective import Objective
+from gcalign.objective import Objective, refuse_loss, refuse_unread
 from gcalign.plan import Plan
-from gcalign.targets import Identity, Target, Weighted, as_target
+from gcalign.queue import Queue, beside
+from gcalign.targets import Identity, Labels, Target, Weighted, as_target
 from gcalign.transport import op
 from gcalign.transport.distributed import exchange_headers, group_name, joined, shard, warn_alone
 from gcalign.transport.operators.sources import Given, Inner, Source, without_itself
-from gcalign.transport.problem import MODES, Choice, Form, Options, Problem, as_constraints, choose, name_of
+from gcalign.transport.problem import Choice, Form, Options, Problem, as_constraints, choose, name_of
 from gcalign.transport.support import Full, Groups
 from gcalign.transport.warm import Memory
 
@@ -31,7 +32,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Alignment(Objective):
-    """min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (eq:mainobj), as a criterion.
+    """min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj), as a criterion.
 
     It prints as its composition. See `Objective` for what a call takes.
 
@@ -126,35 +127,40 @@ class Alignment(Objective):
 
     def forward(
         self,
-        z1: Tensor,
-        z2: Tensor,
+        z1: Tensor | Sequence[Tensor],
+        z2: Tensor | None = None,
         *,
         labels: PerSide | None = None,
         domains: PerSide | None = None,
         ids: PerSide | None = None,
         weights: PerSide | None = None,
         target: Tensor | Target | None = None,
+        queue: Queue | None = None,
+        rows: int | None = None,
     ) -> Tensor:
         known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
+        if not isinstance(z1, Tensor) or rows is not None:
+            return self._pairwise(z1 if z2 is None else [z1, z2], rows, known, target=target, queue=queue)
         if not self.gather:
             warn_alone()
-        with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
-            problem = self.problem(z1, z2, known, target, self.gather)  # K_θ, B, P_tgt of this batch
+        with torch.autocast(z1.device.type, enabled=False):
+            problem = self.problem(z1, z2, known, target, self.gather, queue)  # K_θ, B, P_tgt of this batch
             plan = self._solved(problem)  # P_θ, with its gradient
             loss = self.divergence.value(plan) if self.reduction == "mean" else self.divergence.per_row(plan)
         if self.check_finite and not torch.compiler.is_compiling():
             total = loss if self.reduction == "mean" else loss.detach().sum()
             if not math.isfinite(total.item()):  # one number tells
-                self._refuse(loss, z1, z2)
+                refuse_loss(self, loss, z1, z1 if z2 is None else z2)
         return loss  # d_M(P_tgt ‖ P_θ)
 
     @torch.no_grad()
     def plan(
         self,
         z1: Tensor,
-        z2: Tensor,
+        z2: Tensor | None = None,
         *,
         target: Tensor | Target | None = None,
+        queue: Queue | None = None,
         gather: bool = False,
         **known: PerSide | None,
     ) -> Plan:
@@ -164,15 +170,22 @@ class Alignment(Objective):
         the plan of the joined batch, and then every rank must call it.
         """
         with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
-            return self._solved(self.problem(z1, z2, known, target, gather=gather and self.gather)).clone()
+            return self._solved(self.problem(z1, z2, known, target, gather and self.gather, queue)).clone()
 
     def explain(
-        self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None
+        self,
+        z1: Tensor,
+        z2: Tensor | None = None,
+        *,
+        target: Tensor | Target | None = None,
+        queue: Queue | None = None,
+        **known: PerSide | None,
     ) -> Choice:
         """Which gradient mode runs on such a batch, and why."""
-        z1, z2 = (z.detach().requires_grad_() if isinstance(z, Tensor) else z for z in (z1, z2))  # as in training
+        z1 = z1.detach().requires_grad_() if isinstance(z1, Tensor) else z1  # as in training
+        z2 = z2.detach().requires_grad_() if isinstance(z2, Tensor) else z2
         with torch.enable_grad(), torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
-            problem = self.problem(z1, z2, known, target, gather=False)
+            problem = self.problem(z1, z2, known, target, False, queue)
             if not problem.only_marginals:
                 return Choice(
                     "unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps"
@@ -183,29 +196,31 @@ class Alignment(Objective):
                 choose(self.options, converged=True, **about)
             plan = self._solved(problem)
         choice = choose(self.options, converged=plan.converged, **about)
-        if choice.mode == "implicit" and MODES[int(plan.progress[2])] == "truncated":
-            few = "the plan needs one step, which is" if sides == 1 else "the plain iterations are stored and"
-            return Choice("truncated", f"{few} differentiated in reverse")
+        if choice.mode == "implicit" and plan.progress[4]:  # after plain scalings
+            how = "in one step" if sides == 1 else "by reversing its stored iterations, which is exact as well"
+            return Choice("implicit", f"{choice.reason}; {how}")
         return choice
 
     def problem(
         self,
         z1: Tensor,
-        z2: Tensor,
+        z2: Tensor | None,
         known: dict[str, PerSide | None],
         target: Tensor | Target | None = None,
         gather: bool = False,
+        queue: Queue | None = None,
     ) -> Problem:
-        """What is to be solved for a batch, of this process or, with `gather`, of all."""
+        """What is to be solved for a batch, of this process or, with `gather`, of all. Without z2, z1 is both sides."""
         if self.memory is not None and torch.compiler.is_compiling():
             raise ValueError("warm_start=True is not for torch.compile; leave one of them out")
-        share = shard(gather, self.group)
+        share, alone = shard(gather, self.group), z2 is None
+        z2 = z1 if z2 is None else z2
         try:
             check_embeddings(z1, z2, alone=share is None)
             if share is not None and self.check_finite and not torch.compiler.is_compiling():
                 refuse_non_finite(z1, z2)  # the others must not wait for a batch that is refused later
             dtype = torch.float32 if z1.dtype in _HALF else z1.dtype  # half precision is computed in float32
-            chosen = self._target(known, target)
+            chosen = self._target(known, target, alone)
             batch = as_sides(z1.to(dtype), z2.to(dtype), known, chosen.reads)
         except (TypeError, ValueError):
             if share is not None:  # the others wait to hear of this rank's batch
@@ -213,18 +228,22 @@ class Alignment(Objective):
             raise
         if share is not None:
             sizes = exchange_headers(share, batch, z1.device)
-            batch = joined(share, batch[0], [k for k, _ in sizes]), joined(share, batch[1], [k for _, k in sizes])
-        sides = LAYOUTS[self.layout](*batch)
-        kernel = self._source(sides)
+            first = joined(share, batch[0], [k for k, _ in sizes])
+            batch = first, first if alone else joined(share, batch[1], [k for _, k in sizes])
+        sides = Sides(batch[0], batch[0], joint=True) if alone else LAYOUTS[self.layout](*batch)
         value = self.kernel.eps if self.geometry is None else self.geometry.eps
         eps = torch.as_tensor(value, dtype=dtype, device=z1.device)
-        support = chosen.on(sides, dtype)
+        support, constraints, allowed = chosen.on(sides, dtype), self.constraints, None
         if isinstance(support, Groups) and self.divergence.reads_entries:
             support = Full(support.dense())
+        if queue is not None:
+            if self.memory is not None:
+                raise ValueError("warm_start=True stores potentials by id, and a queue has none; leave one out")
+            sides, support, constraints, allowed = beside(queue, sides, support, constraints, self.options.long)
         start = None if self.memory is None else self.memory.recall(sides, eps)
         return Problem.of(
-            kernel,
-            self.constraints,
+            self._source(sides, allowed),
+            constraints,
             self._entropic if self.geometry is None else self.geometry,
             eps,
             support,
@@ -234,21 +253,31 @@ class Alignment(Objective):
             start=start,
         )
 
-    def _target(self, known: dict[str, PerSide | None], target: Tensor | Target | None) -> Target:
+    def _target(self, known: dict[str, PerSide | None], target: Tensor | Target | None, alone: bool = False) -> Target:
         chosen = self.target if target is None else as_target(target)
+        if alone and target is None:
+            if known.get("labels") is not None and "labels" not in chosen.reads:
+                chosen = Labels()
+            elif known.get("ids") is None and "ids" in chosen.reads:
+                raise ValueError(
+                    "there is one tensor and nothing says which of its rows belong together; call "
+                    "criterion(z, labels=y), or criterion(z1, z2) with two views"
+                )
         if known.get("weights") is not None and "weights" not in chosen.reads:
             chosen = Weighted(chosen)
         if target is None and (known.get("labels") is not None or known.get("domains") is not None):
-            self._refuse_unread(known, chosen)
+            refuse_unread(known, chosen, self.constraints)
         return chosen
 
-    def _source(self, sides: Sides) -> Source:
+    def _source(self, sides: Sides, allowed: Tensor | None = None) -> Source:
         x = self.kernel.features(sides.rows.features)
         y = x if sides.columns is sides.rows else self.kernel.features(sides.columns.features)
-        factors = self.kernel.factors(x, y)
+        factors = None if allowed is not None else self.kernel.factors(x, y)
         if factors is not None:
             return Inner(*factors, exclude_self=sides.joint)
         log_k = self.kernel(x, y)
+        if allowed is not None:
+            log_k = log_k.masked_fill(~allowed, -torch.inf)
         return Given(without_itself(log_k) if sides.joint else log_k, exclude_self=sides.joint)
 
     def _solved(self, problem: Problem) -> Plan:
@@ -257,27 +286,6 @@ class Alignment(Objective):
             assert problem.sides is not None
             self.memory.keep(problem.sides, plan.log_v)
         return plan
-
-    def _refuse(self, loss: Tensor, z1: Tensor, z2: Tensor) -> None:
-        """Say why a loss is not finite."""
-        refuse_non_finite(z1, z2)
-        if bool(torch.isfinite(loss).all()):  # only their sum is not
-            return
-        bad = loss[~torch.isfinite(loss)][0] if loss.dim() else loss
-        raise ValueError(
-            f"the loss is {bad.item()} though the embeddings are finite: {self!r} leaves the range of "
-            f"{str(loss.dtype).removeprefix('torch.')}; raise eps or pass float64 embeddings"
-        )
-
-    def _refuse_unread(self, known: dict[str, PerSide | None], target: Target) -> None:
-        """Labels that nothing reads are a mistake: training would be unsupervised without anybody noticing."""
-        read = target.reads.union(*(constraint.reads for constraint in self.constraints))
-        for name, readers in (("labels", "Labels()"), ("domains", "Blocks(alpha, beta)")):
-            if known.get(name) is not None and name not in read:
-                raise ValueError(
-                    f"{name} were given, but the target {target!r} does not read them; "
-                    f"use target=gcalign.{readers}, or leave them out"
-                )
 
     def __repr__(self) -> str:
         parts = [f"{self.kernel!r}", f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"]

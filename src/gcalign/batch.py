@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -153,7 +154,7 @@ def as_sides(z1: Tensor, z2: Tensor, known: Mapping[str, PerSide | None], reads:
 
 def per_side(value: Any) -> tuple[Any, Any]:
     """(for z1, for z2): a tuple of two columns is split; anything else is used for both."""
-    paired = isinstance(value, tuple) and len(value) == 2 and not any(isinstance(v, (int, float)) for v in value)
+    paired = isinstance(value, tuple) and len(value) == 2 and not any(isinstance(v, Real) for v in value)
     return (value[0], value[1]) if paired else (value, value)
 
 

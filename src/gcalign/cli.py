@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # `python -m` puts the current folder first, where a file would stand in for any module
+
+import argparse
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NoReturn
 
 from gcalign.errors import one_of
+from gcalign.lab.terminal import steady
+from gcalign.lab.words import printable
 
 Run = Callable[[argparse.Namespace], None]
 _COMMANDS: dict[str, Callable[[Any], None]] = {}
@@ -49,23 +56,12 @@ def command(name: str, does: str, *, example: str) -> Callable[[Callable[[Parser
     example="gcalign verify --only thm:gcarince --only thm:lowest --cases 1000",
 )
 def _verify(parser: Parser) -> Run:
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the random cases (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--cases", type=int, default=200, metavar="N", help="number of cases per claim (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="LABEL",
-        help="check only this claim, e.g. thm:lowest; can be repeated; an unknown label lists all labels",
-    )
-    parser.add_argument("--case", type=int, metavar="K", help="with --only: run case K again and print its numbers")
-    parser.add_argument(
-        "--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output"
-    )
+    add, only = parser.add_argument, "check only this claim, e.g. thm:lowest; can be repeated"
+    add("--seed", type=int, default=0, metavar="N", help="seed of the random cases (default: %(default)s)")
+    add("--cases", type=int, default=200, metavar="N", help="number of cases per claim (default: %(default)s)")
+    add("--only", action="append", default=[], metavar="LABEL", help=f"{only}; an unknown label lists all labels")
+    add("--case", type=int, metavar="K", help="with --only: run case K again and print its numbers")
+    add("--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.verify.command import verify
@@ -81,18 +77,12 @@ def _verify(parser: Parser) -> Run:
     example="gcalign claims docs/results --scale small --write docs/claims.md",
 )
 def _claims(parser: Parser) -> Run:
-    parser.add_argument(
-        "results",
-        nargs="?",
-        default="docs/results",
-        help="folder of result files, with one subfolder per scale (default: %(default)s)",
-    )
-    parser.add_argument("--scale", default="small", metavar="NAME", help="tiny, small or paper (default: %(default)s)")
-    parser.add_argument("--write", metavar="PATH", help="write the list of claims and verdicts to this Markdown file")
-    parser.add_argument(
-        "--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output"
-    )
-    parser.add_argument("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
+    add, folder = parser.add_argument, "folder of result files, with one subfolder per scale (default: %(default)s)"
+    add("results", nargs="?", default="docs/results", help=folder)
+    add("--scale", default="small", metavar="NAME", help="tiny, small or paper (default: %(default)s)")
+    add("--write", metavar="PATH", help="write the list of claims and verdicts to this Markdown file")
+    add("--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output")
+    add("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.experiments.claims import claims
@@ -151,20 +141,14 @@ def _probe(parser: Parser) -> Run:
         "overrides",
         nargs="+",
         metavar="key=value",
-        help="options: run=, protocol=, seed=, and those of the protocol; run=untrained takes model.* or like=",
+        help="options: run=, protocol=, seed=, and those of the protocol; run=untrained takes model.* or like=; "
+        "encoder=module:function for a run that was made with an encoder of your own",
     )
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.use import probe
 
-        result = probe(args.overrides, progress=sys.stderr.isatty())
-        spread = "" if result.std is None else f" ± {100 * result.std:.1f}"
-        subject = "" if result.of is None else f"{result.of}, "
-        print(
-            f"{subject}{result.protocol}: {100 * result.accuracy:.1f}{spread} % on {result.split} "
-            f"({result.n_test} images), {result.labels_used} labels, seed {result.seed}, "
-            f"chosen: {result.hyperparameters}"
-        )
+        print(probe(args.overrides, progress=sys.stderr.isatty()))
 
     return run
 
@@ -175,7 +159,8 @@ def _probe(parser: Parser) -> Run:
     example="gcalign embed run=runs/gca-uot-scenes-1a2b3c4d5e data=folder data.root=pictures -o features.parquet",
 )
 def _embed(parser: Parser) -> Run:
-    parser.add_argument("overrides", nargs="+", metavar="key=value", help="options: run=, data=, data.root=, split=")
+    options = "options: run=, encoder=, data=, data.root=, split="
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help=options)
     parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet file to write")
 
     def run(args: argparse.Namespace) -> None:
@@ -186,13 +171,31 @@ def _embed(parser: Parser) -> Run:
     return run
 
 
+@command(
+    "export",
+    "write a run's encoder for other programs, with a model card, after a comparison with the original",
+    example="gcalign export run=runs/gca-uot-scenes-1a2b3c4d5e format=onnx -o encoder",
+)
+def _export(parser: Parser) -> Run:
+    options = "options: run=, format=onnx|torch-export|safetensors, encoder="
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help=options)
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write, which must be new")
+
+    def run(args: argparse.Namespace) -> None:
+        from gcalign.lab.training.export import export
+
+        print(f"written: {export(args.overrides, args.output)}")
+
+    return run
+
+
 @command("list", "list the runs in a folder", example="gcalign list runs --mean")
 def _list(parser: Parser) -> Run:
     parser.add_argument("folder", nargs="?", default="runs", help="folder of the runs (default: %(default)s)")
     parser.add_argument("--mean", action="store_true", help="show mean ± standard deviation over seeds for each method")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.training.use import show
+        from gcalign.lab.training.listing import show
 
         show(args.folder, mean=args.mean)
 
@@ -251,26 +254,22 @@ def _reproduce(parser: Parser) -> Run:
     example="gcalign report runs/small -o report.html --results docs/results/small",
 )
 def _report(parser: Parser) -> Run:
-    parser.add_argument("folder", nargs="?", default="runs", help="folder of the runs (default: %(default)s)")
-    parser.add_argument(
-        "-o", "--output", default="report.html", metavar="PATH", help="file to write (default: %(default)s)"
-    )
-    parser.add_argument("--results", metavar="DIR", help="folder of tables and figures that `gcalign reproduce` wrote")
-    parser.add_argument(
-        "--runs-shown",
-        type=int,
-        default=9,
-        metavar="N",
-        help="number of runs in the interactive parts (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--images", type=int, default=256, metavar="N", help="number of rows of the plans (default: %(default)s)"
-    )
+    add, default = parser.add_argument, "(default: %(default)s)"
+    add("folder", nargs="?", default="runs", help=f"folder of the runs {default}")
+    add("-o", "--output", default="report.html", metavar="PATH", help=f"file to write {default}")
+    add("--results", metavar="DIR", help="folder of tables and figures that `gcalign reproduce` wrote")
+    add("--runs-shown", type=int, default=9, metavar="N", help=f"number of runs in the interactive parts {default}")
+    add("--images", type=int, default=256, metavar="N", help=f"number of rows of the plans {default}")
+    own = "an encoder of your own that runs were made with, to be imported; can be repeated"
+    add("--encoder", action="append", default=[], metavar="MODULE:FUNCTION", help=own)
+    named = "folder of data sets that runs of other users name, to be read; can be repeated"
+    add("--data-root", action="append", default=[], metavar="DIR", help=named)
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.experiments.report import report
 
-        path = report(args.folder, args.output, results=args.results, shown=args.runs_shown, images=args.images)
+        named = {"results": args.results, "encoders": args.encoder, "roots": args.data_root}
+        path = report(args.folder, args.output, shown=args.runs_shown, images=args.images, **named)
         print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
     return run
@@ -279,15 +278,20 @@ def _report(parser: Parser) -> Run:
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Returns 0 if it ran, whatever its result, and 2 after an error."""
     argv = sys.argv[1:] if argv is None else argv
-    if "" not in sys.path:  # an encoder given as module:function may be in the current folder
-        sys.path.insert(0, "")
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that a command starts do not look in the current folder
+    with steady():
+        return _run(argv)
+
+
+def _run(argv: list[str]) -> int:
     try:
         args = _parsed(argv)
         args.run(args)
     except SystemExit as stop:  # argparse, after --help and --version
         return int(stop.code or 0)
-    except (ValueError, TypeError, OSError) as error:
-        print(f"gcalign: {error}", file=sys.stderr)
+    except (ValueError, TypeError, OSError, MemoryError) as error:
+        said = str(error) or "not enough memory; try a smaller batch_size= or data.size="
+        print(f"gcalign: {printable(said)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -149,9 +149,10 @@ class Marginal(NamedTuple):
     mass: Tensor  # [n]
     penalty: Penalty
 
-    def gap(self, log_sums: Tensor, which: slice = slice(None)) -> Tensor:
-        """log μ − log(K v)."""
-        return self.mass[which].log() - log_sums
+    def gap(self, log_sums: Tensor, which: slice | None = None) -> Tensor:
+        """log μ − log(K v), of all entries or of some."""
+        mass = self.mass if which is None else self.mass[which]
+        return mass.log() - log_sums
 
 
 # --- B: the sets ----------------------------------------------------------------------------------------------

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
-
-
-def imported(key: str, name: str, remedy: str) -> Any:
-    """Import the object that `module:object` names, for the setting `key`."""
-    where, _, what = name.partition(":")
-    try:
-        return getattr(importlib.import_module(where), what)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{key}={name!r} cannot be imported ({error}); {remedy}") from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -37,7 +28,7 @@ def one_of(what: str, value: str, known: Iterable[str]) -> str:
 
 def positive(what: str, value: float, remedy: str, *, infinite: bool = False, zero: bool = False) -> float:
     """Return `value` as a float if it is > 0 (or ≥ 0 with `zero`) and, unless `infinite`, finite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):  # numpy's scalars are Real, its bool is not
         raise TypeError(f"{what}={value!r} must be a number; {remedy}")
     value = float(value)
     low = value >= 0 if zero else value > 0
@@ -49,11 +40,19 @@ def positive(what: str, value: float, remedy: str, *, infinite: bool = False, ze
 
 def count(what: str, value: int, remedy: str, *, least: int = 1) -> int:
     """Return `value` if it is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{what}={value!r} must be a whole number; {remedy}")
+    value = int(value)
     if value < least:
         raise ValueError(f"{what}={value} must be at least {least}; {remedy}")
     return value
+
+
+def plain(value: Any) -> Any:
+    """A scalar of numpy as the number it is; anything else unchanged."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
 
 
 class Terse:

@@ -1,7 +1,7 @@
 """The methods as functions: `functional.gca_uot(z1, z2, eps=0.5)` is `method("gca-uot", eps=0.5)(z1, z2)`.
 
 Every function takes the options of the method and, by keyword, the inputs of a criterion: ids, labels, domains,
-weights and target.
+weights, target, queue and rows. Like a criterion, it takes two views, a list of views, or one tensor with labels.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from gcalign.transport.operators.sources import Given
 from gcalign.transport.problem import Form, Options, Problem, as_constraints, name_of
 from gcalign.transport.support import Full
 
-_PER_CALL = ("ids", "labels", "domains", "weights", "target")
+Views = Tensor | Sequence[Tensor]
+_PER_CALL = ("ids", "labels", "domains", "weights", "target", "queue", "rows")
 
 
-def _call(name: str, z1: Tensor, z2: Tensor, options: dict[str, Any]) -> Tensor:
+def _call(name: str, z1: Views, z2: Tensor | None, options: dict[str, Any]) -> Tensor:
     given = {key: options.pop(key) for key in _PER_CALL if key in options}
     loss: Tensor = method(name, **options)(z1, z2, **given)
     return loss
 
 
-def info_nce(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def info_nce(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """InfoNCE (Eq. 1, eq:INCE).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.ince`, and ids, labels, domains, weights or target.
+        options: those of `methods.ince`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -52,12 +53,12 @@ def info_nce(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("ince", z1, z2, options)
 
 
-def gca_ince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def gca_ince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """GCA-INCE: InfoNCE with constraints on rows and columns (Theorem 5, thm:lowest).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.gca_ince`, and ids, labels, domains, weights or target.
+        options: those of `methods.gca_ince`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -70,12 +71,12 @@ def gca_ince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("gca-ince", z1, z2, options)
 
 
-def rince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def rince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """RINCE, robust InfoNCE (Eq. 2, eq:RINCE).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.rince`, and ids, labels, domains, weights or target.
+        options: those of `methods.rince`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -89,12 +90,12 @@ def rince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("rince", z1, z2, options)
 
 
-def gca_rince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def gca_rince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """GCA-RINCE: RINCE with constraints on rows and columns (Eq. 13, eq:gcarince).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.gca_rince`, and ids, labels, domains, weights or target.
+        options: those of `methods.gca_rince`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -108,12 +109,12 @@ def gca_rince(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("gca-rince", z1, z2, options)
 
 
-def simclr(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def simclr(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """NT-Xent, the loss of SimCLR.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.simclr`, and ids, labels, domains, weights or target.
+        options: those of `methods.simclr`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -126,12 +127,12 @@ def simclr(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("simclr", z1, z2, options)
 
 
-def byol(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def byol(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """BYOL's loss between a prediction z1 and a projection z2 (Theorem 4, thm:byol).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.byol`, and ids, labels, domains, weights or target.
+        options: those of `methods.byol`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -144,12 +145,12 @@ def byol(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("byol", z1, z2, options)
 
 
-def iot(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def iot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """IOT, inverse optimal transport.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.iot`, and ids, labels, domains, weights or target.
+        options: those of `methods.iot`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -162,12 +163,12 @@ def iot(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("iot", z1, z2, options)
 
 
-def iot_uni(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def iot_uni(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """IOT-uni: IOT with a uniformity term.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.iot_uni`, and ids, labels, domains, weights or target.
+        options: those of `methods.iot_uni`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -181,12 +182,12 @@ def iot_uni(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("iot-uni", z1, z2, options)
 
 
-def gca_uot(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def gca_uot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """GCA-UOT: unbalanced transport with the robust divergence (Eq. 9, eq:uot).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.gca_uot`, and ids, labels, domains, weights or target.
+        options: those of `methods.gca_uot`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -200,12 +201,12 @@ def gca_uot(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("gca-uot", z1, z2, options)
 
 
-def supcon(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def supcon(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """SupCon, supervised contrastive learning; it needs `labels`.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.supcon`, and ids, labels, domains, weights or target.
+        options: those of `methods.supcon`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -218,12 +219,12 @@ def supcon(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
     return _call("supcon", z1, z2, options)
 
 
-def clip(z1: Tensor, z2: Tensor, **options: Any) -> Tensor:
+def clip(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
     """CLIP's loss: InfoNCE in both directions, with a fixed temperature.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.clip`, and ids, labels, domains, weights or target.
+        options: those of `methods.clip`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.

@@ -12,7 +12,7 @@ from typing import Any
 from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Rows
 from gcalign.divergences import KL, Robust, Uniformity
-from gcalign.errors import did_you_mean
+from gcalign.errors import did_you_mean, plain
 from gcalign.kernels import Cosine, SquaredEuclidean
 from gcalign.objective import Objective
 from gcalign.symmetric import Symmetric
@@ -20,6 +20,7 @@ from gcalign.targets import Labels
 
 Factory = Callable[..., Objective]
 _REGISTRY: dict[str, Factory] = {}
+_EPS = ("temperature", "temp", "tau")  # what others call ε
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
@@ -101,9 +102,13 @@ def method(name: str, **chosen: Any) -> Objective:
     """
     factory, known = _factory(name), options(name)
     for option in chosen:
+        if option in _EPS and option not in known:
+            right = {"eps" if key == option else key: value for key, value in chosen.items()}
+            call = ", ".join([repr(name), *(f"{key}={value!r}" for key, value in right.items())])
+            raise TypeError(f"{option}={chosen[option]!r} is called eps here; write gcalign.method({call})")
         if option not in known:
             raise TypeError(f"{name} has no option {option!r}; {did_you_mean(option, known)}")
-    return factory(**chosen)
+    return factory(**{option: plain(value) for option, value in chosen.items()})
 
 
 def _factory(name: str) -> Factory:

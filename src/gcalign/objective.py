@@ -1,27 +1,41 @@
-"""What every criterion is: a module that is called with two views."""
+"""What every criterion is: a module that is called with views."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
-from gcalign.batch import PerSide
+from gcalign.batch import PerSide, refuse_non_finite
+from gcalign.constraints import Constraint
+from gcalign.errors import count
 from gcalign.plan import Plan
+from gcalign.queue import Queue
 from gcalign.targets import Target
 
 
 class Objective(nn.Module):
     """A criterion: `criterion(z1, z2)` is the loss of two views.
 
+    `criterion(views)` with a list of views is the mean of `criterion(z1, z2)` over their pairs.
+    `criterion(z, labels=y)` is the loss of one tensor: embeddings with the same label belong together.
+
     Args:
-        z1: embeddings of the first views [B, D]; they need not be normalised.
+        z1: embeddings of the first views [B, D]; they need not be normalised. Or a list of views; or all embeddings.
         z2: embeddings of the second views [B, D].
         ids: which embeddings come from one sample. Default: by position, z1[k] and z2[k] belong together.
         labels: class of each sample, for targets such as `Labels`.
         domains: domain of each sample, for targets such as `Blocks`.
         weights: how much each sample counts.
         target: a matrix [n, m] or a `Target`, in place of the criterion's own for this call.
+        queue: a `Queue`, whose keys are more negatives.
+        rows: for a list of views, how many of them, from the first on, are rows of a plan. The others are only columns:
+            pairs of them are left out, as for the small views of multi-crop. Default: all.
 
-    Each of the optional inputs is one value for both sides or a tuple, (for z1, for z2).
+    ids, labels, domains and weights are one value for all views or a tuple with one for each, (for z1, for z2).
 
     Returns:
         The loss, a 0-dim tensor; with `reduction="none"` the loss of each row, whose mean it is.
@@ -32,32 +46,86 @@ class Objective(nn.Module):
     Example:
         >>> import torch, gcalign
         >>> z1, z2 = torch.randn(8, 4), torch.randn(8, 4)
-        >>> gcalign.method("gca-ince")(z1, z2).shape
+        >>> criterion = gcalign.method("gca-ince")
+        >>> criterion(z1, z2).shape
+        torch.Size([])
+        >>> torch.equal(criterion([z1, z2]), criterion(z1, z2))
+        True
+        >>> criterion(z1, labels=[0, 0, 0, 0, 1, 1, 1, 1]).shape
         torch.Size([])
     """
 
     def forward(
         self,
-        z1: Tensor,
-        z2: Tensor,
+        z1: Tensor | Sequence[Tensor],
+        z2: Tensor | None = None,
         *,
         labels: PerSide | None = None,
         domains: PerSide | None = None,
         ids: PerSide | None = None,
         weights: PerSide | None = None,
         target: Tensor | Target | None = None,
+        queue: Queue | None = None,
+        rows: int | None = None,
     ) -> Tensor:
         """The loss; see the class for what it takes."""
         raise NotImplementedError
 
+    def _pairwise(self, views: Any, rows: int | None, known: dict[str, Any], **same: Any) -> Tensor:
+        """The mean loss over pairs of views, one plan for each pair."""
+        if not isinstance(views, (list, tuple)) or len(views) < 2:
+            got = f"{len(views)} views" if isinstance(views, (list, tuple)) else f"a {type(views).__name__}"
+            raise TypeError(f"views={got} must be a list of at least two tensors [B, D]; or call criterion(z1, z2)")
+        for number, view in enumerate(views, start=1):
+            if not isinstance(view, Tensor):
+                raise TypeError(f"z{number} is a {type(view).__name__}; it must be a tensor [B, D] of embeddings")
+        k = len(views)
+        if count("rows", k if rows is None else rows, "the number of views that are rows") > k:
+            raise ValueError(f"rows={rows} must be at most {k}, the number of views; leave it out to use all of them")
+
+        def of(value: Any, which: tuple[int, int]) -> Any:
+            each = isinstance(value, tuple) and len(value) == k and not isinstance(value[0], (int, float))
+            return tuple(value[view] for view in which) if each else value
+
+        losses = []
+        for i, j in combinations(range(k), 2):
+            if rows is None or i < rows:
+                own = {name: of(value, (i, j)) for name, value in known.items()}
+                losses.append(self(views[i], views[j], **own, **same))
+        return torch.stack(losses).mean(0)
+
     def plan(
         self,
         z1: Tensor,
-        z2: Tensor,
+        z2: Tensor | None = None,
         *,
         target: Tensor | Target | None = None,
+        queue: Queue | None = None,
         gather: bool = False,
         **known: PerSide | None,
     ) -> Plan:
         """P_θ, without gradient; takes what the criterion takes."""
         raise NotImplementedError
+
+
+def refuse_loss(criterion: Objective, loss: Tensor, z1: Tensor, z2: Tensor) -> None:
+    """Say why a loss is not finite."""
+    refuse_non_finite(z1, z2)
+    if bool(torch.isfinite(loss).all()):  # only their sum is not
+        return
+    bad = loss[~torch.isfinite(loss)][0] if loss.dim() else loss
+    raise ValueError(
+        f"the loss is {bad.item()} though the embeddings are finite: {criterion!r} leaves the range of "
+        f"{str(loss.dtype).removeprefix('torch.')}; raise eps or pass float64 embeddings"
+    )
+
+
+def refuse_unread(known: Mapping[str, Any], target: Target, constraints: Sequence[Constraint]) -> None:
+    """Labels that nothing reads are a mistake: training would be unsupervised without anybody noticing."""
+    read = target.reads.union(*(constraint.reads for constraint in constraints))
+    for name, readers in (("labels", "Labels()"), ("domains", "Blocks(alpha, beta)")):
+        if known.get(name) is not None and name not in read:
+            raise ValueError(
+                f"{name} were given, but the target {target!r} does not read them; "
+                f"use target=gcalign.{readers}, or leave them out"
+            )

@@ -39,7 +39,7 @@ class Plan:
     eps: Tensor  # []
     mu: Tensor  # [n]  the required marginals
     nu: Tensor  # [m]
-    progress: Tensor  # on the CPU: iterations, converged, and how the gradient is found
+    progress: Tensor  # on the CPU: iterations, converged, and how the gradient is computed
     target: Support
     rows: Marginal | None
     columns: Marginal | None

@@ -14,6 +14,7 @@ from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
 from gcalign.objective import Objective
 from gcalign.plan import Plan
+from gcalign.queue import Queue
 from gcalign.sets import BlockSums, Capacity, NonNegative
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Weighted
@@ -48,6 +49,7 @@ __all__ = [
     "Penalty",
     "Plan",
     "Problem",
+    "Queue",
     "Relaxed",
     "Robust",
     "Rows",

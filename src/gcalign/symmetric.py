@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from gcalign.alignment import Alignment
 from gcalign.batch import PerSide, Sides, per_side
 from gcalign.objective import Objective
 from gcalign.plan import Plan
+from gcalign.queue import Queue
 from gcalign.targets import Target, as_target, full_rows
 from gcalign.transport.problem import Choice
 from gcalign.transport.support import Support
@@ -43,25 +45,31 @@ class Symmetric(Objective):
 
     def forward(
         self,
-        z1: Tensor,
-        z2: Tensor,
+        z1: Tensor | Sequence[Tensor],
+        z2: Tensor | None = None,
         *,
         labels: PerSide | None = None,
         domains: PerSide | None = None,
         ids: PerSide | None = None,
         weights: PerSide | None = None,
         target: Tensor | Target | None = None,
+        queue: Queue | None = None,
+        rows: int | None = None,
     ) -> Tensor:
         known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
-        there = self.alignment(z1, z2, target=target, **known)
+        if not isinstance(z1, Tensor) or rows is not None:
+            return self._pairwise(z1 if z2 is None else [z1, z2], rows, known, target=target, queue=queue)
+        if z2 is None:  # the target of one tensor is symmetric
+            return self.alignment(z1, target=target, queue=queue, **known)
+        there = self.alignment(z1, z2, target=target, queue=queue, **known)
         transposed = Transposed(self.alignment.target if target is None else as_target(target))
         memory = self.alignment.memory
         with nullcontext() if memory is None else memory.exchanged():
             if self.alignment.layout == "joint":
-                back = self.alignment(z1, z2, target=transposed, **known)
+                back = self.alignment(z1, z2, target=transposed, queue=queue, **known)
             else:
                 exchanged = {name: per_side(value)[::-1] for name, value in known.items() if value is not None}
-                back = self.alignment(z2, z1, target=transposed, **exchanged)
+                back = self.alignment(z2, z1, target=transposed, queue=queue, **exchanged)
         if there.shape != back.shape:
             raise ValueError(
                 f"reduction='none' has {len(there)} rows in one direction and {len(back)} in the other; "
@@ -72,20 +80,27 @@ class Symmetric(Objective):
     def plan(
         self,
         z1: Tensor,
-        z2: Tensor,
+        z2: Tensor | None = None,
         *,
         target: Tensor | Target | None = None,
+        queue: Queue | None = None,
         gather: bool = False,
         **known: PerSide | None,
     ) -> Plan:
         """P_θ of the first half, z1 along the rows."""
-        return self.alignment.plan(z1, z2, target=target, gather=gather, **known)
+        return self.alignment.plan(z1, z2, target=target, queue=queue, gather=gather, **known)
 
     def explain(
-        self, z1: Tensor, z2: Tensor, *, target: Tensor | Target | None = None, **known: PerSide | None
+        self,
+        z1: Tensor,
+        z2: Tensor | None = None,
+        *,
+        target: Tensor | Target | None = None,
+        queue: Queue | None = None,
+        **known: PerSide | None,
     ) -> Choice:
         """The gradient mode that is used for such a batch, and the reason."""
-        return self.alignment.explain(z1, z2, target=target, **known)
+        return self.alignment.explain(z1, z2, target=target, queue=queue, **known)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.alignment!r})"

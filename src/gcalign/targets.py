@@ -241,7 +241,7 @@ class Soft(Target):
             layout = "joint" if sides.joint else "cross"
             raise ValueError(
                 f"target of shape {tuple(self.matrix.shape)} must be {sides.shape}: the {layout} layout has "
-                f"{sides.shape[0]} rows and {sides.shape[1]} columns"
+                f"{sides.shape[0]} rows and {sides.shape[1]} columns; give T in that shape"
             )
         matrix = self.matrix.to(device=sides.rows.features.device, dtype=dtype)
         support: Support
@@ -284,12 +284,13 @@ class Weighted(Target):
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         w, other = (side.to(dtype) for side in _both(sides, "weights"))
         for side in (w, other):
-            if seen(~(side > 0).all()) or seen(~torch.isfinite(side).all()):
-                worst = int(torch.where(torch.isfinite(side), side, -torch.inf).argmin())
-                raise ValueError(
-                    f"weights[{worst}]={float(side[worst]):g} must be > 0 and finite; to ignore a sample, drop it"
-                )
+            if seen(~((side > 0) & torch.isfinite(side)).all()):
+                k = int(torch.where(torch.isfinite(side), side, -torch.inf).argmin())
+                raise ValueError(f"weights[{k}]={float(side[k]):g} must be > 0 and finite; to ignore a sample, drop it")
         support = self.base.on(sides, dtype)
+        if isinstance(support, Groups) and seen(other.max() * torch.finfo(dtype).eps ** 0.5 > other.min()):
+            # a group's sum would lose a small weight beside a large one that is taken off again
+            support = Full(support.dense())
         return support.scaled(w.sqrt(), other.sqrt())
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import gcalign
 from fuzz import cases
 from fuzz.cases import Case
-from fuzz.dense import Dense, Side, Terms, cosine, squared_distance
+from fuzz.dense import Dense, Side, Terms, cosine, directions, squared_distance
 from gcalign import KL, Alignment, Blocks, Columns, Hierarchy, Labels, Objective, Robust, Rows, SquaredL2, Uniformity
 
 ALPHA, BETA, LEVELS = 0.3, 0.1, (0.1, 0.5)
@@ -128,8 +128,10 @@ def dense(case: Case, z1: Tensor, z2: Tensor, eps: Tensor, *, back: bool = False
         t = t.T
         z1, z2 = (z1, z2) if case.joint else (z2, z1)
     x, y = (torch.cat([z1, z2]),) * 2 if case.joint else (z1, z2)
+    if case.kernel not in ("distances", "callable"):
+        x, y = directions(x, shortest(case)), directions(y, shortest(case))
     if case.kernel in ("squared", "distances") or case.name == "byol":
-        log_k = squared_distance(x, y, eps, normalized=case.kernel != "distances")
+        log_k = squared_distance(x, y, eps)
     elif case.kernel == "callable":
         log_k = dot_product(x, y)
     else:
@@ -139,6 +141,12 @@ def dense(case: Case, z1: Tensor, z2: Tensor, eps: Tensor, *, back: bool = False
     rows, columns, terms = described(case)
     inner = 4.0 if case.kernel != "distances" else 4 * max(float(z.detach().square().sum(1).max()) for z in (x, y))
     return Dense(log_k, t, marginal(case, rows, t, 0), marginal(case, columns, t, 1), eps, terms, case.joint, inner)
+
+
+def shortest(case: Case) -> float:
+    """Rows that are shorter count as rows of zeros: their gradient would leave the dtype."""
+    info = torch.finfo(torch.float64 if case.dtype == "float64" else torch.float32)
+    return info.tiny / info.eps
 
 
 def dense_solve(case: Case, log_k: Tensor) -> Dense:
@@ -195,23 +203,22 @@ def dense_target(case: Case) -> Tensor:
     ids = whole(given.get("ids", (torch.arange(first), torch.arange(second))))
     n, m = len(ids[0]), len(ids[1])
     if case.target in ("dense", "sparse", "spread"):
-        t = cases.matrix(case)
+        t = cases.matrix(case).tolist()
     else:
         labels = whole(given["labels"]) if "labels" in given else ids
         domains = whole(given["domains"]) if "domains" in given else ids
-        t = torch.zeros(n, m, dtype=torch.float64)
+        t = [[0.0] * m for _ in range(n)]
         for i in range(n):
             for j in range(m):
                 if not (case.joint and i == j):
-                    t[i, j] = _entry(case, ids[0][i] == ids[1][j], (labels[0][i], labels[1][j]), (domains[0][i], domains[1][j]))
+                    same = ids[0][i] == ids[1][j]
+                    t[i][j] = _entry(case, same, (labels[0][i], labels[1][j]), (domains[0][i], domains[1][j]))
         if case.target == "labels":
-            t = t / t.sum(1, keepdim=True)
+            t = [[value / sum(row) for value in row] for row in t]
     if "weights" in given:
-        w, other = whole(given["weights"])
-        for i in range(n):
-            for j in range(m):
-                t[i, j] *= math.sqrt(_rounded(case, w[i])) * math.sqrt(_rounded(case, other[j]))
-    return t
+        w, other = ([math.sqrt(_rounded(case, x)) for x in side] for side in whole(given["weights"]))
+        t = [[t[i][j] * w[i] * other[j] for j in range(m)] for i in range(n)]
+    return torch.tensor(t, dtype=torch.float64)
 
 
 def _rounded(case: Case, weight: float) -> float:

@@ -94,9 +94,10 @@ class Dense:
         """log v that iterations no longer change, started from b; None if they still move it after `most`."""
         for _ in range(most):
             after = self.column_step(self.row_step(b))
-            moved = float((after - b - (after - b).mean()).abs().max()) if self.balanced else float((after - b).abs().max())
+            moved = after - b
+            moved = moved - moved.mean() if self.balanced else moved  # balanced scalings have a free constant
             b = after
-            if moved < 1e-12:
+            if float(moved.abs().max()) < 1e-12:
                 return b
         return None
 
@@ -179,20 +180,19 @@ class Dense:
 
 
 def cosine(x: Tensor, y: Tensor, eps: Tensor | float) -> Tensor:
-    """log K = −(1 − cos)/ε; a row of zeros has cosine 0 with all."""
-    return -(1 - directions(x) @ directions(y).T) / eps
+    """log K = −(1 − cos)/ε of directions; a row of zeros has cosine 0 with all."""
+    return -(1 - x @ y.T) / eps
 
 
-def squared_distance(x: Tensor, y: Tensor, eps: Tensor | float, *, normalized: bool) -> Tensor:
+def squared_distance(x: Tensor, y: Tensor, eps: Tensor | float) -> Tensor:
     """log K = −‖x − y‖²/ε."""
-    x, y = (directions(x), directions(y)) if normalized else (x, y)
     return -(x[:, None] - y).square().sum(2) / eps
 
 
-def directions(z: Tensor) -> Tensor:
-    """Rows of length 1; a row of zeros stays."""
+def directions(z: Tensor, least: float) -> Tensor:
+    """Rows of length 1; a row shorter than `least` counts as a row of zeros and stays."""
     norm = z.square().sum(1, keepdim=True)
-    return z / torch.where(norm > 0, norm, 1).sqrt()
+    return z / torch.where((norm > 0) & (norm >= least**2), norm, 1).sqrt()
 
 
 def implicit(problem: Dense, b: Tensor) -> Tensor | None:

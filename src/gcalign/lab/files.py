@@ -1,20 +1,31 @@
-"""Files that are whole or not there: written to a temporary name, then moved."""
+"""Files that are whole or not there, lines that are whole or not there, and reads that end."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterable
+import secrets
+import stat
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from gcalign.lab.limits import within
+
+_PART = ".part"
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # a link in a folder that somebody was given is not written through
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe does not wait for its writer
 
 
 def write(path: Path, content: str | bytes) -> None:
     """All or nothing, on disk before it has its name: readers and later runs never see half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    clean(path.parent, path.name)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_PART}")
     data = content.encode() if isinstance(content, str) else content
     try:
-        with part.open("wb") as file:
+        with part.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -23,19 +34,94 @@ def write(path: Path, content: str | bytes) -> None:
         part.unlink(missing_ok=True)
 
 
+def clean(folder: Path, name: str | None = None) -> None:
+    """Remove what a killed process left half-written of `name`; of every file, for the one owner of a folder."""
+    for part in folder.glob(f".*{_PART}"):
+        of, *rest = part.name[1 : -len(_PART)].rsplit(".", 2)
+        if len(rest) < 2:
+            continue
+        if name is None or (of == name and not is_alive(rest[0])):
+            part.unlink(missing_ok=True)
+
+
+def is_alive(pid: int | str) -> bool:
+    """Whether a process of this machine has this id; where that cannot be known, it may."""
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def read(path: Path, name: str = "TEXT_BYTES") -> bytes:
+    """The bytes of a regular file within the limit of this name; a pipe would block, and a device never end."""
+    with os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError(f"{path} is a pipe or a device; it must be a file")
+        within(name, about.st_size, f"the number of bytes of {path}")
+        return file.read()
+
+
 def to_json_line(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, sort_keys=True) + "\n"
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Every whole line; one cut short by a kill is left out."""
+def from_json(text: str | bytes, *, finite: bool = False) -> Any:
+    """Plain values, or a ValueError whatever the text is."""
+    try:
+        return json.loads(text, parse_constant=_refused if finite else None)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def read_json_lines(
+    path: Path, fault: Callable[[dict[str, Any]], str | None] = lambda record: None
+) -> list[dict[str, Any]]:
+    """Every whole line; one that is broken, or in which `fault` finds one, is left out, and a warning names it."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    lines = read(path).split(b"\n")
+    records, wrong = [], []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = from_json(line, finite=True)
+            said = fault(record) if isinstance(record, dict) else "it is no record"
+        except ValueError as error:
+            said = str(error)
+        if said is None:
+            records.append(record)
+        elif line.strip() and number < len(lines):  # the last has no end: cut short by a kill, and written again
+            wrong.append((number, said))
+    for number, what in wrong:
+        warnings.warn(f"{path}, line {number} is left out ({what}); delete the line", stacklevel=2)
+    return records
 
 
 def append_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        for record in records:
-            file.write(to_json_line(record))
+    """All of them or none."""
+    append(path, "".join(map(to_json_line, records)).encode())
+
+
+def append(path: Path, data: bytes) -> None:
+    """Whole lines, all or none: what a full disk took of them is taken back."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NOFOLLOW | _NONBLOCK, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            data = b"\n" + data  # a killed process left half a line, which must not take this one with it
+        try:
+            written = os.write(descriptor, data)
+            if written < len(data):
+                raise OSError(errno.ENOSPC, f"No space left on device: {written} of {len(data)} bytes of", str(path))
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)

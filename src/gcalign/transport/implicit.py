@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -200,8 +201,8 @@ class Scaled:
 
     def _frame(self) -> tuple[Tensor, Tensor]:
         frame = self.operator.frame(self.a, self.b, self.a, self.b)
-        assert frame is not None  # a and b themselves are always in range
-        return frame
+        # a and b themselves are always in range, unless they are NaN
+        return (self.a * math.nan, self.b * math.nan) if frame is None else frame
 
     def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
         left, right = self._frame()

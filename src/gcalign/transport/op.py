@@ -212,15 +212,13 @@ def _solve(*args: Any) -> tuple[Tensor, ...]:
                 f"not reach tol={options.tol:g}; raise iterations, or use gradient='auto'",
                 stacklevel=2,
             )
-        # the record of plain scalings is at hand, and is differentiated even where the fixed point could be
-        mode = "truncated" if found.linear and choice.mode == "implicit" else choice.mode
         (n, m), new = operator.shape, operator.like.new_empty
         state = operator.state if call.wanted else State(new(0, 0), new(n), new(m), raw=True)
         recorded = call.slots > 0 and len(found.rows) == call.slots
-        flags = (found.iterations, found.converged, MODES.index(mode), state.raw, found.linear, recorded)
+        flags = (found.iterations, found.converged, MODES.index(choice.mode), state.raw, found.linear, recorded)
         vectors = outputs(operator, problem, form, found)
-        if call.checked and not math.isfinite(vectors[0].sum() + vectors[1].sum()):
-            refuse_bad_input(problem)
+        if call.checked:
+            refuse_bad_input(problem, vectors[0].sum() + vectors[1].sum())
         return (
             *vectors,
             state.alpha,

@@ -140,8 +140,16 @@ def _same_total(rows: Marginal, columns: Marginal) -> None:
         )
 
 
-def refuse_bad_input(problem: Problem) -> None:
-    """Raise if rows or columns have features that are not finite, or masses that are not positive."""
+def refuse_bad_input(problem: Problem, found: Tensor) -> None:
+    """Raise if the features of a row or column are not finite, or its mass is not positive. `found` is a number that is
+    finite if the plan is; if it is and the masses are positive, this is one look."""
+    assert problem.target is not None
+    masses = [("row", problem.target.mu)]
+    masses += [] if problem.columns is None else [("column", problem.columns.mass)]
+    for _, mass in masses:
+        found = found + mass.log().sum()
+    if math.isfinite(found):
+        return
     features = problem.kernel.tensors[:2]
     for side, x in zip(("rows", "columns"), features if len(features) == 2 else (), strict=False):
         bad = (~torch.isfinite(x).all(1)).nonzero()[:, 0].tolist()
@@ -150,13 +158,13 @@ def refuse_bad_input(problem: Problem) -> None:
                 f"embedding {bad[0]} of the plan's {side} has NaN or Inf; embeddings must be finite: lower the "
                 "learning rate, clip gradients, or pass check_finite=False to skip this test"
             )
-    for side, mass in zip(("row", "column"), problem.masses(), strict=True):
+    for side, mass in masses:
         bad = (~(torch.isfinite(mass) & (mass > 0))).nonzero()[:, 0].tolist()
         if bad:
             raise ValueError(
-                f"{side} {bad[0]} of the target has the mass {mass[bad[0]].item():g} ({len(bad)} such {side}s), and it "
-                "must be > 0 and finite: give it a positive, or drop the sample; without torch.compile the message "
-                "names the weight or label"
+                f"{side} {bad[0]} of the target has no positive: its mass is {mass[bad[0]].item():g} ({len(bad)} such "
+                f"{side}s); give it a positive weight, or drop the sample; without torch.compile the message names the "
+                "weight or label"
             )
 
 
@@ -205,8 +213,7 @@ def choose(options: Options, *, constrained: int, converged: bool, dual: bool, f
             return Choice("truncated", f"{why}, so the few iterations are differentiated one by one")
         return Choice(
             "implicit",
-            f"the plan has converged and {why}, so its fixed point is differentiated (if that is nearly singular, "
-            "its iterations are)",
+            f"the plan has converged and {why}, so its fixed point is differentiated",
         )
     return Choice(
         requested, "requested" if converged or requested == "truncated" else "requested, but the plan has not converged"

@@ -1,4 +1,4 @@
-"""Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (eq:uvupdatesapp), v⁰ = 1.
+"""Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (Eq. 23, eq:uvupdatesapp), v⁰ = 1.
 
 `plain` multiplies by the stored K̂ and divides: four torch operations an iteration, six where a side is relaxed. It is
 for kernels whose scalings cannot leave the range of the dtype; the module `logarithmic` is for the others.
@@ -43,6 +43,7 @@ def scalings(
         found = accelerated(operator, problem, options, tau)
         if found.converged:
             return found
+        linear = linear and operator.tame  # it may have moved its potentials
     if linear:
         return plain(operator, problem, tau, options, slots)
     return logarithmic(operator, problem, options, slots, tau)

@@ -14,12 +14,13 @@ from torch import Tensor
 from gcalign.errors import count
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.views import make_views
+from gcalign.lab.models import Factory
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.training.config import Config
-from gcalign.lab.training.runs import Run, load_whole
+from gcalign.lab.training.runs import Run, factory_of, load_whole
 from gcalign.lab.training.stream import mismatched, seed_of
 from gcalign.lab.training.train import images_of, train
-from gcalign.lab.training.use import words
+from gcalign.lab.training.use import check_trusted, words
 
 FOLDS, VIEWS = 5, 4
 CHUNK = 500  # images embedded at once
@@ -69,7 +70,7 @@ class _Shown(Sequence[Any]):
 
 def crossfitted(overrides: Sequence[str], *, progress: bool = False) -> CrossFitted:
     """`run=… folds=5 views=4 data.root=…`: train on the other folds, embed each. Finished folds are not done again."""
-    given = words(overrides, ("run", "folds", "views", "data.root"), ("run",))
+    given = words(overrides, ("run", "encoder", "folds", "views", "data", "data.root"), ("run",))
     numbers = {}
     for key, default in (("folds", FOLDS), ("views", VIEWS)):
         text = given.get(key, str(default))
@@ -83,13 +84,25 @@ def crossfitted(overrides: Sequence[str], *, progress: bool = False) -> CrossFit
             f"{run.path} mismatches other pairs in each step (pairs.noise={config.pairs.noise:g}), so it has "
             "no pairs to audit; train it with pairs.fixed=true"
         )
+    if given.get("data", config.data.name) != config.data.name:
+        raise ValueError(
+            f"data={given['data']} is not the data of {run.path}, which is {config.data.name}; leave it out"
+        )
+    check_trusted(run, config.data, given)
     if "data.root" in given:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=given["data.root"]))
-    return crossfit(config, run, **numbers, progress=progress)
+    # nothing of the run's own watching: a logger can be a name to be imported
+    config = dataclasses.replace(config, logger="none", logger_args={}, wait=False)
+    config.check()
+    encoder = factory_of(config.model.encoder, given.get("encoder"), f"run={run.path}")
+    return crossfit(config, run, **numbers, encoder=encoder, progress=progress)
 
 
-def crossfit(config: Config, run: Run, *, folds: int, views: int, progress: bool) -> CrossFitted:
-    """Cross-fit the pairs of a config; the models of the folds are kept in the run's folder."""
+def crossfit(
+    config: Config, run: Run, *, folds: int, views: int, encoder: str | Factory | None = None, progress: bool = False
+) -> CrossFitted:
+    """Cross-fit the pairs of a config, all alike; the models of the folds are kept in the run's folder."""
+    config = dataclasses.replace(config, pairs=dataclasses.replace(config.pairs, weights=None, digest=None))
     images = images_of(config.data, "train")
     n = len(images)
     if n < 10 * folds:
@@ -104,11 +117,16 @@ def crossfit(config: Config, run: Run, *, folds: int, views: int, progress: bool
             print(f"fold {k + 1} of {folds}", file=sys.stderr, flush=True)
         part = dataclasses.replace(config, name=f"fold{k + 1}of{folds}", runs=str(run.path / "audit"), knn_every=0)
         trained = train(
-            part, images=images, members=(fold != k).nonzero().flatten(), quiet=not progress, announce=False
+            part,
+            images=images,
+            members=(fold != k).nonzero().flatten(),
+            encoder=encoder,
+            quiet=not progress,
+            announce=False,
         )
         mine = (fold == k).nonzero().flatten()
         for side, shown in enumerate((mine, partners[mine])):
-            z = projected(trained, config, images, shown, side, views)
+            z = projected(trained, config, images, shown, side, views, encoder)
             whole = sides[side]
             if whole is None:
                 whole = sides[side] = z.new_empty(n, z.shape[1])
@@ -120,9 +138,17 @@ def crossfit(config: Config, run: Run, *, folds: int, views: int, progress: bool
 
 
 @torch.inference_mode()
-def projected(run: Run, config: Config, images: Images, index: Tensor, side: int, views: int) -> Tensor:  # [n, D]
+def projected(
+    run: Run,
+    config: Config,
+    images: Images,
+    index: Tensor,  # [n]
+    side: int,
+    views: int,
+    encoder: str | Factory | None = None,
+) -> Tensor:  # [n, D]
     """The mean over views of the unit projections of these images."""
-    network = load_whole(run.path)
+    network = load_whole(run.path, encoder=encoder)
     augment = make_views(config.view_name, images.shape, images.mean, images.std)
     parts = []
     with evaluating(network):

@@ -15,23 +15,47 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from gcalign.lab import files
 from gcalign.lab.data.encoded import Encoded, Raw, Records, Rows, some
 from gcalign.lab.data.images import Images
+from gcalign.lab.limits import limit
 
+SMALLEST = 4  # pixels on each side; what is smaller is a spacer or a mistake
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # not all of Pillow's: EPS would start Ghostscript
 CHUNK = 128  # images for each task: the pool's own work is as long as decoding a few small images
 
 
-def _opened(raw: Raw) -> Image.Image:
+def _opened(raw: Raw | Image.Image) -> Image.Image:
+    """An image whose header was read, and whose pixels are few enough to be."""
+    if isinstance(raw, Image.Image):
+        return raw
     if isinstance(raw, Path):
-        raw = raw.read_bytes()
-    if isinstance(raw, bytes):
-        if not raw:
-            raise ValueError("no bytes")
-        try:
-            return Image.open(io.BytesIO(raw))
-        except UnidentifiedImageError:
-            raise ValueError("not an image of a known format") from None  # Pillow names a memory address instead
-    return Image.fromarray(raw)
+        raw = files.read(raw, "IMAGE_BYTES")
+    if not isinstance(raw, bytes):
+        return _sized(Image.fromarray(raw))
+    if not raw:
+        raise ValueError("no bytes")
+    most = limit("IMAGE_PIXELS")
+    Image.MAX_IMAGE_PIXELS = max(most, Image.MAX_IMAGE_PIXELS or 0)  # where the user raised it above Pillow's own
+    try:
+        return _sized(Image.open(io.BytesIO(raw), formats=FORMATS))
+    except Image.DecompressionBombError:
+        raise _too_large(most) from None
+    except UnidentifiedImageError:
+        raise ValueError("not an image of a known format") from None  # Pillow names a memory address instead
+
+
+def _sized(image: Image.Image) -> Image.Image:
+    width, height = image.size
+    if min(width, height) < SMALLEST:
+        raise ValueError(f"{width}×{height} pixels; at least {SMALLEST} on each side are needed")
+    if width * height > (most := limit("IMAGE_PIXELS")):
+        raise _too_large(most)
+    return image
+
+
+def _too_large(most: int) -> ValueError:
+    return ValueError(f"more than {most:,} pixels, which are allowed; raise the limit with GCALIGN_IMAGE_PIXELS=…")
 
 
 def short_side(raw: Raw) -> int:
@@ -39,7 +63,7 @@ def short_side(raw: Raw) -> int:
     return min(_opened(raw).size)
 
 
-def pixels_of(raw: Raw, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
+def pixels_of(raw: Raw | Image.Image, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
     """RGB, the shorter side brought to `size`, the square in the middle."""
     image = _opened(raw)
     if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey at 255, which is white
@@ -95,6 +119,8 @@ def report(wrong: dict[int, str], on_error: str, consequence: str) -> None:
 
 def statistics(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of [N, C, H, W], in [0, 1]."""
+    if not pixels.numel():
+        raise ValueError("statistics of no images; at least one is needed")
     flat = pixels.movedim(1, 0).flatten(1)
     # images of one colour have no spread; a grey level's width keeps normalisation finite
     mean = [channel.double().mean().item() / 255 for channel in flat]

@@ -19,6 +19,8 @@ Rows = npt.NDArray[np.int64]
 class Encoded(ABC):
     """Stored images, read by row."""
 
+    scattered = True  # whether any row costs the same to read
+
     @abstractmethod
     def __len__(self) -> int: ...
 

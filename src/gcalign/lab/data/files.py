@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from gcalign.lab.data.catalogue import STORED, Found, Request, Source, places
 from gcalign.lab.data.encoded import Arrays, Files, Records, some
+from gcalign.lab.limits import limit, within
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
@@ -89,10 +91,13 @@ def wnids(source: Source, request: Request) -> Found:
 
 def _read_idx(path: Path) -> Any:
     """An array of bytes in the IDX format: two zeros, the type 8, the rank, the sizes, the data."""
+    most = limit("ARRAY_BYTES")
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}); download it again") from error
+    within("ARRAY_BYTES", len(data), f"the number of bytes in {path}, as far as they were read,")
     rank = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
     shape = np.frombuffer(data, ">u4", rank, 4) if rank and len(data) >= 4 + 4 * rank else np.zeros(0, ">u4")
     if not rank or len(data) != 4 + 4 * rank + int(shape.astype(np.int64).prod()):
@@ -134,11 +139,12 @@ def _load_npy(path: Path) -> Any:
 
 def _npy_records(images: Path, labels: Path, severity: int, classes: tuple[str, ...]) -> Records:
     pixels, codes = _load_npy(images), _load_npy(labels)
-    n = len(pixels) // 5
-    if pixels.ndim != 4 or pixels.shape[3] != 3 or pixels.dtype != np.uint8 or not n * 5 == len(pixels) == len(codes):
+    n = len(pixels) // 5 if pixels.ndim == 4 else 0
+    fits = n and pixels.shape[3] == 3 and pixels.dtype == np.uint8 and n * 5 == len(pixels)
+    if not fits or codes.shape != (5 * n,) or codes.dtype.kind not in "iu":
         raise ValueError(
-            f"{images} {pixels.shape} {pixels.dtype} with {len(codes)} labels must be five severities of "
-            "[N, 32, 32, 3] uint8 and as many labels, as published; download both again"
+            f"{images} {pixels.shape} {pixels.dtype} with labels {codes.shape} {codes.dtype} must be five severities "
+            "of [N, 32, 32, 3] uint8 and as many labels, as published; download both again"
         )
     part = slice((severity - 1) * n, severity * n)
     return Records(

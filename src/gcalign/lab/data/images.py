@@ -66,3 +66,25 @@ class InMemory(Images):
 
     def get(self, indices: Sequence[int] | Tensor) -> Tensor:
         return self.pixels[torch.as_tensor(indices)]
+
+
+class Subset(Images):
+    """Some images of a split."""
+
+    def __init__(self, whole: Images, indices: Tensor) -> None:
+        self.whole, self.indices = whole, indices
+        self.name, self.split, self.shape = whole.name, whole.split, whole.shape
+        self.labels = None if whole.labels is None else whole.labels[indices]
+        self.domains = None if whole.domains is None else whole.domains[indices]
+        self.classes, self.domain_names = whole.classes, whole.domain_names
+        self.mean, self.std = whole.mean, whole.std
+        self.places = tuple(whole.places[k] for k in indices.tolist()) if whole.places else ()
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def get(self, indices: Sequence[int] | Tensor) -> Tensor:
+        return self.whole.get(self.indices[torch.as_tensor(indices)])
+
+    def draw(self, indices: Sequence[int] | Tensor, seed: int) -> Tensor:
+        return self.whole.draw(self.indices[torch.as_tensor(indices)], seed)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,18 @@ from gcalign.errors import count, one_of
 from gcalign.lab.data import files, stores
 from gcalign.lab.data.catalogue import SOURCES, WORDS, Found, Request, Source, find, names
 from gcalign.lab.data.decode import OnDemand, decode, report, short_side, statistics
-from gcalign.lab.data.encoded import Arrays, Encoded, Raw, Records, Rows
+from gcalign.lab.data.encoded import Arrays, Encoded, Raw, Records, Rows, some
 from gcalign.lab.data.images import Images, InMemory
 from gcalign.lab.data.splits import labels_of, strata, stratified, subset
+from gcalign.lab.limits import limit, within
+from gcalign.lab.words import path_of
 
 __all__ = ["SOURCES", "Source", "labels_of", "load", "names", "register"]
 
 MEMORY = 2 * 2**30  # bytes of decoded images that are held; more stay on disk
 MEASURED = 2000  # images from which mean and standard deviation are taken where none are published
+SAMPLE = 100  # images from whose sizes one is chosen where nobody chose
+SEEN = 1024  # among so many, where those far down a file cost reading it
 LARGEST = 224  # side of images whose size is nobody's choice
 
 
@@ -121,12 +125,12 @@ def load(
     one_of("split", split, source.splits)
     one_of("on_error", on_error, ("skip", "raise"))
     if size is not None:
-        count("size", size, "it is the side of the square images, 32 for CIFAR-10")
+        within("IMAGE_SIDE", count("size", size, "it is the side of the square images, 32 for CIFAR-10"), "size")
     if limit is not None:
         count("limit", limit, "leave it out to take every image")
     for kind in columns or {}:
         one_of("columns", kind, ("image", "label", "domain"))
-    place = None if root is None else Path(root).expanduser()
+    place = None if root is None else path_of(root)
     if name in MAKERS:
         return MAKERS[name](split, root=place, size=size, limit=limit, seed=seed)
     if place is not None and not place.exists():
@@ -142,7 +146,7 @@ def load(
         if limit > len(rows):
             raise ValueError(f"limit={limit} must be at most {len(rows)}, the images of {name} ({split}); lower it")
         rows = rows[subset(_strata(records, rows), limit, seed).numpy()]
-    side = size or source.size or _stored_size(records, rows)
+    side = size or source.size or _stored_size(*_trained(found, source, split, split_seed), name)
     mean, std = source.mean, source.std
     if mean is None or std is None:
         mean, std = _measured(found, source, split, split_seed, side)
@@ -251,20 +255,42 @@ def _strata(records: Records, rows: Rows) -> Tensor:
     return strata(_taken(records.labels, rows), _taken(records.domains, rows), len(rows))
 
 
-def _stored_size(records: Records, rows: Rows) -> int:
-    for raw in records.encoded.stream(rows[:100]):
-        with contextlib.suppress(Exception):  # an unreadable image is reported when all are decoded
-            return min(LARGEST, short_side(raw))
-    return LARGEST
+def _trained(found: Found, source: Source, split: str, split_seed: int) -> tuple[Records, Rows]:
+    """The training images, whichever split is loaded: all must have one size and be normalised alike."""
+    trained = _stored(found, "train") or _stored(found, "all")
+    return _choose(found, source, "train" if trained else split, split_seed)
+
+
+def _stored_size(records: Records, rows: Rows, name: str) -> int:
+    """The middle of the short sides of a hundred images, at most `LARGEST`."""
+    near = rows if records.encoded.scattered else rows[:SEEN]
+    spread = near[np.unique(np.linspace(0, len(near) - 1, SAMPLE).astype(int))]
+    sides, fault = [], ""
+    for row, raw in zip(spread, records.encoded.stream(spread), strict=True):
+        try:
+            sides.append(short_side(raw))
+        except Exception as error:  # noqa: PERF203 - Pillow's readers raise whatever damaged bytes lead them to
+            fault = fault or f"{records.encoded.where(int(row))}: {error}"
+    if not sides:
+        raise ValueError(f"{name} has no readable image among {len(spread)} ({fault}); is root= the right place?")
+    sides.sort()
+    side = min(LARGEST, sides[len(sides) // 2])
+    if sides[0] != sides[-1]:
+        warnings.warn(
+            f"{name}: images of {sides[0]} to {sides[-1]} pixels are all brought to {side}; data.size= chooses another",
+            stacklevel=3,
+        )
+    return side
 
 
 def _measured(
     found: Found, source: Source, split: str, split_seed: int, size: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the training images, whichever split is loaded: all must be normalised alike."""
-    trained = _stored(found, "train") or _stored(found, "all")
-    records, rows = _choose(found, source, "train" if trained else split, split_seed)
-    rows = rows[subset(torch.zeros(len(rows), dtype=torch.int64), MEASURED, seed=0).numpy()]
+    """Mean and deviation of each channel."""
+    records, rows = _trained(found, source, split, split_seed)
+    most = max(1, min(MEASURED, limit("ARRAY_BYTES") // (3 * size**2)))
+    rows = rows[subset(torch.zeros(len(rows), dtype=torch.int64), most, seed=0).numpy()]
     pixels, wrong = decode(records.encoded, rows, size)
-    kept = [k for k in range(len(rows)) if k not in wrong]
-    return statistics(pixels[kept] if kept else pixels)
+    if len(wrong) == len(rows):
+        raise ValueError(f"{source.name} has no readable image among {len(rows)}: {some(wrong.values(), 1)}")
+    return statistics(pixels[[k for k in range(len(rows)) if k not in wrong]])

@@ -32,6 +32,35 @@ def subset(group: Tensor, limit: int, seed: int) -> Tensor:  # -> [limit] ascend
     return torch.argsort(ranks * len(turn) + turn[group])[:limit].sort().values
 
 
+def long_tailed(labels: Tensor, tail: float, limit: int | None, seed: int) -> Tensor:  # -> indices, ascending
+    """Classes of geometrically falling size, the first `tail` times the last; `limit` images, or as many as it goes."""
+    classes, sizes = torch.unique(labels, return_counts=True)
+    share = tail ** -torch.linspace(0, 1, len(classes), dtype=torch.float64)
+    most = float((sizes / share).min())  # images of the first class, if no class is to run out
+    first = most if limit is None else limit / float(share.sum())
+    if first > most:
+        raise ValueError(
+            f"limit={limit} must be at most {int(most * float(share.sum()))} with tail={tail:g}: a class has no more "
+            "images than that; lower one of them"
+        )
+    wanted = (first * share).long().clamp(min=1)
+    return _members(labels, classes, wanted, torch.Generator().manual_seed(seed)).sort().values
+
+
+def mislabelled(labels: Tensor, share: float, seed: int) -> Tensor:  # -> [N]
+    """A share of the labels replaced by those of other classes, each as likely."""
+    generator = torch.Generator().manual_seed(seed)
+    classes, codes = torch.unique(labels, return_inverse=True)
+    wrong = torch.randperm(len(labels), generator=generator)[: round(share * len(labels))]
+    if len(wrong) and len(classes) < 2:
+        raise ValueError(
+            f"a share of {share} of the labels cannot be wrong where all are {classes.tolist()}; leave it 0"
+        )
+    step = torch.randint(1, max(2, len(classes)), (len(wrong),), generator=generator)
+    codes[wrong] = (codes[wrong] + step) % len(classes)
+    return classes[codes]
+
+
 def stratified(group: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:  # indices kept, indices held out
     """Holds out a random `share` of each group, ascending: of two or more images at least one and never all."""
     if not 0 < share < 1:

@@ -9,10 +9,13 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from gcalign.lab import files
 from gcalign.lab.data.catalogue import STORED, Found, Request, Source, places
-from gcalign.lab.data.tables import Arrow, Parquet, Table, records
+from gcalign.lab.data.columns import records
+from gcalign.lab.data.tables import Arrow, Parquet, Table
 
 PATIENCE = 5.0  # seconds for the hub to answer at all
 
@@ -41,8 +44,25 @@ def saved(source: Source, request: Request) -> Found:
         if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
             import datasets
 
+            for state in (*place.glob("state.json"), *place.glob("*/state.json")):
+                _check_inside(state)
+
             return _tables(_arrow(datasets.load_from_disk(str(place)), str(place)), source, request)
     return {}
+
+
+def _check_inside(state: Path) -> None:
+    """That the files which a saved data set names are its own."""
+    try:
+        content = files.from_json(files.read(state))
+        named = [str(part["filename"]) for part in content["_data_files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{state} is not what `save_to_disk` writes ({error}); save the data set again") from error
+    for name in named:
+        if Path(name).name != name:
+            raise ValueError(
+                f"{state} names {name!r}; the files of a data set must be within its folder: save it again"
+            )
 
 
 def _arrow(loaded: Any, origin: str) -> dict[str, Table]:

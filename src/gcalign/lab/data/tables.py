@@ -1,7 +1,8 @@
-"""Images in tables: parquet files and Hugging Face data sets, their columns, classes and domains."""
+"""Images in tables: parquet files and Hugging Face data sets."""
 
 from __future__ import annotations
 
+import glob
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from gcalign.lab.data.catalogue import Source
-from gcalign.lab.data.encoded import Encoded, Raw, Records, Rows
+from gcalign.errors import count
+from gcalign.lab.data.encoded import Encoded, Raw, Rows
+from gcalign.lab.limits import limit, within
 
 BATCH = 1024  # rows of a parquet file in memory at a time
+RATIO = 1000  # by which images may unpack; those that are pictures hardly do
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,32 @@ class Schema:
     columns: tuple[str, ...]
     images: tuple[str, ...]
     classes: Mapping[str, tuple[str, ...]]  # by column, where the table names them
+    nested: Mapping[str, str]  # columns of lists and the like, and what they hold
 
 
 def _schema(arrow: Any) -> Schema:
     import pyarrow as pa
 
-    def bytes_inside(kind: Any) -> bool:
-        if pa.types.is_struct(kind):
-            return any(kind.field(k).name == "bytes" for k in range(kind.num_fields))
-        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    nested = {field.name: str(field.type) for field in arrow if pa.types.is_nested(field.type)}
+    return Schema(tuple(arrow.names), tuple(f.name for f in arrow if _holds_bytes(f.type)), _classes(arrow), nested)
 
-    # written by Hugging Face's `datasets`; other writers leave it out
-    features = json.loads((arrow.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    classes = {name: tuple(f["names"]) for name, f in features.items() if f.get("_type") == "ClassLabel"}
-    return Schema(tuple(arrow.names), tuple(f.name for f in arrow if bytes_inside(f.type)), classes)
+
+def _holds_bytes(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return any(kind.field(k).name == "bytes" and _holds_bytes(kind.field(k).type) for k in range(kind.num_fields))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _classes(arrow: Any) -> dict[str, tuple[str, ...]]:
+    """The names of classes that Hugging Face's `datasets` writes beside a table; other writers leave them out."""
+    try:
+        features = json.loads((arrow.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        named = {name: f["names"] for name, f in features.items() if f.get("_type") == "ClassLabel"}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}  # odd, or of another writer: the table itself says what its classes are
+    return {k: tuple(v) for k, v in named.items() if isinstance(v, list) and all(isinstance(x, str) for x in v)}
 
 
 def _bytes(column: Any) -> list[bytes]:
@@ -91,21 +104,38 @@ class Parquet(Table):
     it pays only where images are read in any order, so `mapped` uses it.
     """
 
+    scattered = False
+
     def __init__(self, files: Sequence[Path]) -> None:
         self.files, self.origin = tuple(files), str(files[0])
         opened = [self._open(file) for file in self.files]
         self.schema = _schema(opened[0].schema_arrow)
-        self.starts = np.cumsum([0] + [file.metadata.num_rows for file in opened])
+        rows = [count("the number of rows", file.metadata.num_rows, f"see {self.origin}", least=0) for file in opened]
+        within("TABLE_ROWS", sum(rows), f"the number of rows of {self.origin}")
+        self.starts = np.cumsum([0, *rows])
 
     @staticmethod
-    def _open(file: Path) -> Any:
+    def _open(file: Path, dictionary: Sequence[str] = ()) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            return pq.ParquetFile(file)
-        except (pa.ArrowException, OSError) as error:
+            if not file.is_file():
+                raise ValueError("it is a pipe, a device or a folder")
+            return pq.ParquetFile(file, read_dictionary=list(dictionary))
+        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
             raise _unreadable(file, error) from error
+
+    def _step(self, opened: Any, file: Path) -> int:
+        """Rows that can be read together: a value that is stored once may stand for many."""
+        rows, most = BATCH, limit("TABLE_BYTES")
+        for chunk in _chunks(opened.metadata, self.image):
+            size = max(1, chunk.total_uncompressed_size)
+            if size > RATIO * max(1, chunk.total_compressed_size):
+                within("TABLE_BYTES", size, f"the number of bytes that {self.image!r} of {file} unpacks to")
+            each = size / max(1, chunk.num_values) if set(chunk.encodings) <= {"PLAIN", "RLE", "BIT_PACKED"} else size
+            rows = min(rows, int(most / max(1, each)))
+        return max(1, rows)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -126,7 +156,7 @@ class Parquet(Table):
                 continue
             opened, first = self._open(file), 0
             try:
-                for batch in opened.iter_batches(BATCH, columns=[self.image]):
+                for batch in opened.iter_batches(self._step(opened, file), columns=[self.image]):
                     here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(batch))]
                     if len(here):
                         yield from _bytes(batch.column(0).take(pa.array(here - first)))
@@ -145,113 +175,35 @@ class Parquet(Table):
     def _column(self, file: Path, column: str) -> Any:
         import pyarrow as pa
 
+        opened = self._open(file, [column])  # each text once, however many rows have it
+        for chunk in _chunks(opened.metadata, column):
+            times = chunk.num_values if "DELTA_BYTE_ARRAY" in chunk.encodings else 1
+            within("TABLE_BYTES", times * chunk.total_uncompressed_size, f"the number of bytes of {column!r} of {file}")
         try:
-            return self._open(file).read(columns=[column]).column(column)
-        except (pa.ArrowException, OSError, KeyError) as error:
+            return opened.read(columns=[column]).column(column)
+        except (pa.ArrowException, OSError, KeyError, MemoryError) as error:
             raise _unreadable(file, error) from error
 
     def mapped(self) -> Encoded:
         import datasets
 
-        files = [str(file) for file in self.files]
-        rows = datasets.load_dataset("parquet", data_files=files, split="train", columns=[self.image])
+        files = [glob.escape(str(file)) for file in self.files]  # `datasets` takes patterns
+        step = min(self._step(self._open(file), file) for file in self.files)
+        rows = datasets.load_dataset("parquet", data_files=files, split="train", columns=[self.image], batch_size=step)
         arrow = Arrow(rows.data, rows.features.arrow_schema, self.origin)
         arrow.image = self.image
         return arrow
 
 
+def _chunks(metadata: Any, column: str) -> Iterator[Any]:
+    """What the file says of each stored part of a column, before any is read."""
+    for k in range(metadata.num_row_groups):
+        group = metadata.row_group(k)
+        for j in range(group.num_columns):
+            path = group.column(j).path_in_schema
+            if path == column or path.startswith(f"{column}."):
+                yield group.column(j)
+
+
 def _unreadable(file: Path, error: Exception) -> ValueError:
     return ValueError(f"{file} is not a readable parquet file ({error}); it may be truncated: download it again")
-
-
-def records(tables: Mapping[str, Table], split: str, source: Source, columns: Mapping[str, str]) -> Records:
-    """One table with its labels and domains; classes without names are numbered alike in all of `tables`."""
-    table = tables[split]
-    table.image = _image_column(table, source, columns)
-    coded: list[tuple[Tensor | None, tuple[str, ...]]] = []
-    for kind, names in (("label", source.classes), ("domain", source.domain_names)):
-        column = _other_column(table, kind, source, columns)
-        if column is None:
-            coded.append((None, ()))
-            continue
-        named = table.schema.classes.get(column, ())
-        if names and named and len(names) != len(named):
-            raise ValueError(
-                f"{table.origin}: {column!r} has {len(named)} classes where {source.name} has {len(names)}; "
-                "point root at this data set, or use data=parquet for one of your own"
-            )
-        others = [other for other in tables.values() if column in other.schema.columns]
-        coded.append(_codes(table, column, named or names, others))
-    (labels, classes), (domains, domain_names) = coded
-    return Records(table, labels, domains, classes, domain_names)
-
-
-def _present(table: Table, kind: str, column: str) -> str:
-    if column not in table.schema.columns:
-        raise ValueError(
-            f"{table.origin} has no column {column!r} for the {kind}; it has {', '.join(table.schema.columns)}: "
-            f"name one with columns={{'{kind}': …}}"
-        )
-    return column
-
-
-def _image_column(table: Table, source: Source, columns: Mapping[str, str]) -> str:
-    asked = columns.get("image") or source.image
-    found = table.schema.images
-    if asked:
-        if _present(table, "image", asked) not in found:
-            raise ValueError(f"{table.origin}: column {asked!r} holds no image bytes; those that do: {found or 'none'}")
-        return asked
-    if len(found) != 1:
-        rule = f"has {len(found)} columns of images ({', '.join(found)})" if found else "has no column of images"
-        raise ValueError(
-            f"{table.origin} {rule}; one of bytes, or of {{bytes, path}} as Hugging Face writes them, is needed: "
-            f"its columns are {', '.join(table.schema.columns)}; name one with columns={{'image': …}}"
-        )
-    return found[0]
-
-
-def _other_column(table: Table, kind: str, source: Source, columns: Mapping[str, str]) -> str | None:
-    asked = columns.get(kind) or (source.label if kind == "label" else source.domain)
-    if asked:
-        return _present(table, kind, asked)
-    if source.image:  # a known data set: what it does not name, it does not have
-        return None
-    if kind in table.schema.columns:
-        return kind
-    classes = [name for name in table.schema.classes if name in table.schema.columns] if kind == "label" else []
-    if len(classes) > 1:
-        raise ValueError(
-            f"{table.origin} has {len(classes)} columns of classes ({', '.join(classes)}); one is the label: "
-            "say which with columns={'label': …}"
-        )
-    return classes[0] if classes else None
-
-
-def _codes(
-    table: Table, column: str, names: tuple[str, ...], others: Sequence[Table]
-) -> tuple[Tensor | None, tuple[str, ...]]:
-    """A column as numbers 0, 1, … and their names; None where the data set withholds the values."""
-    values = table.values(column).to_pylist()
-    missing = sum(value is None or value == -1 for value in values)  # -1 is the hub's mark of a withheld label
-    if missing == len(values):
-        return None, ()
-    if missing:
-        raise ValueError(
-            f"{table.origin}: {missing} of {len(values)} values of {column!r} are empty; fill them, or leave out the "
-            "column: an unlabelled data set is welcome"
-        )
-    if names and isinstance(values[0], int):
-        if not 0 <= min(values) <= max(values) < len(names):
-            raise ValueError(
-                f"{table.origin}: {column!r} spans {min(values)}..{max(values)}; there are {len(names)} names"
-            )
-        return torch.tensor(values), names
-    vocabulary: Sequence[Any] = names
-    if not names:
-        # of all splits, so that a class absent from one does not shift the numbers of the others
-        vocabulary = sorted({v for other in others for v in other.values(column).unique().to_pylist() if v is not None})
-    codes = {value: k for k, value in enumerate(vocabulary)}
-    if unknown := sorted(set(values) - codes.keys()):
-        raise ValueError(f"{table.origin}: {column!r} holds {unknown[0]!r}; known: {', '.join(map(str, vocabulary))}")
-    return torch.tensor([codes[value] for value in values]), tuple(map(str, vocabulary))

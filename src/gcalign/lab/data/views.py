@@ -1,4 +1,5 @@
-"""Views of a batch of images: the paper's augmentations C0 to C3, for the whole batch at once, on its device.
+"""Views of a batch of images: the paper's augmentations C0 to C3 and DomainBed's, for the whole batch at once, on its
+device.
 
 Every parameter comes from a generator made of the seed, on the CPU: the same seed gives the same parameters on any
 device, and the global random state is neither read nor changed.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
@@ -66,24 +68,28 @@ def make_views(name: str, shape: Sequence[int], mean: Sequence[float], std: Sequ
     return Views(name, _POLICIES[name], (shape[0], shape[1], shape[2]), tuple(mean), tuple(std))
 
 
-def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
-    """A box of a fifth to all of the area, resized to the image; mirrored half the time; in one resampling."""
-    top, left, height, width = _boxes(images, generator, scale=(0.2, 1.0), ratio=(3 / 4, 4 / 3))
+def resized_crop_and_flip(images: Tensor, generator: Generator, least: float = 0.2) -> Tensor:
+    """A box of a share `least` to 1 of the area, resized to the image; mirrored half the time; in one resampling."""
+    top, left, height, width = _boxes(images, generator, scale=(least, 1.0), ratio=(3 / 4, 4 / 3))
     mirrored = torch.rand(len(images), generator=generator) < 0.5
     return _resample(images, top, left, height, width, mirrored)
 
 
-def colour_jitter(images: Tensor, generator: Generator) -> Tensor:
-    """Brightness, contrast, saturation and hue, at strength s = 0.5, for four images in five, in a random order.
+def colour_jitter(
+    images: Tensor,
+    generator: Generator,
+    most: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1),  # SimCLR's 0.8, 0.8, 0.8, 0.2 at strength 0.5
+    share: float = 0.8,
+) -> Tensor:
+    """Brightness, contrast, saturation and hue, each by at most so much, for a share of the images, in a random order.
 
     The order is drawn once per batch (as kornia does; Pillow pipelines draw it per image), the amounts per image.
     """
-    s = 0.5
     n, pixels = len(images), images.shape[2] * images.shape[3]
-    applied = (torch.rand(n, generator=generator) < 0.8).float()
+    applied = (torch.rand(n, generator=generator) < share).float()
     # the images that stay as they are take the neutral amounts: cheaper than cutting the batch in two
     amounts = applied * (2 * torch.rand(4, n, generator=generator) - 1)
-    amounts = amounts.mul_(torch.tensor([[0.8 * s], [0.8 * s], [0.8 * s], [0.2 * s]])).to(images.device)
+    amounts = amounts.mul_(torch.tensor(most).unsqueeze(1)).to(images.device)
     order = torch.randperm(4, generator=generator).tolist()
     # a CPU does this 3 times as fast in pieces that its cache holds
     size = max(1, 2**17 // pixels) if images.device.type == "cpu" else max(1, n)
@@ -106,11 +112,11 @@ def _jitter(images: Tensor, amounts: Tensor, order: Sequence[int]) -> Tensor:  #
     return images
 
 
-def greyscale(images: Tensor, generator: Generator) -> Tensor:
-    """One image in five loses its colour."""
+def greyscale(images: Tensor, generator: Generator, share: float = 0.2) -> Tensor:
+    """A share of the images lose their colour."""
     from kornia.color import rgb_to_grayscale
 
-    chosen = (torch.rand(len(images), generator=generator) < 0.2).to(images.device)
+    chosen = (torch.rand(len(images), generator=generator) < share).to(images.device)
     if images.shape[1] == 1:
         return images
     return torch.where(chosen.view(-1, 1, 1, 1), rgb_to_grayscale(images), images)
@@ -150,6 +156,12 @@ _POLICIES: dict[str, tuple[Step, ...]] = {
     "C1": (*_STANDARD, large_erase),
     "C2": (*_STANDARD, strong_crop),
     "C3": (*_STANDARD, brighten),
+    # the augmentation of DomainBed, by whose protocol PACS is evaluated; milder, so that a domain can still be told
+    "domainbed": (
+        partial(resized_crop_and_flip, least=0.7),
+        partial(colour_jitter, most=(0.3, 0.3, 0.3, 0.3), share=1.0),
+        partial(greyscale, share=0.1),
+    ),
 }
 
 

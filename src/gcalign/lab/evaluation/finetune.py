@@ -11,29 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gcalign.errors import count, positive
-from gcalign.lab.data.images import Images
+from gcalign.lab.data.images import Images, Subset
 from gcalign.lab.data.splits import stratified
 from gcalign.lab.evaluation.features import outputs, pixels
 from gcalign.lab.evaluation.results import Fitted
 from gcalign.lab.models.state import seeded
-
-
-class Subset(Images):
-    """Some images of a split."""
-
-    def __init__(self, whole: Images, indices: Tensor) -> None:
-        self.whole, self.indices = whole, indices
-        self.name, self.split, self.shape = whole.name, whole.split, whole.shape
-        self.labels = None if whole.labels is None else whole.labels[indices]
-        self.domains = None if whole.domains is None else whole.domains[indices]
-        self.classes, self.domain_names = whole.classes, whole.domain_names
-        self.mean, self.std = whole.mean, whole.std
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def get(self, indices: Sequence[int] | Tensor) -> Tensor:  # -> [B, C, H, W] uint8
-        return self.whole.get(self.indices[torch.as_tensor(indices)])
 
 
 def finetune(

@@ -51,6 +51,14 @@ class Result:
     n_test: int
     of: str | None = None  # the baseline that was measured; None for the encoder that was given
 
+    def __str__(self) -> str:
+        spread = "" if self.std is None else f" ± {100 * self.std:.1f}"
+        subject = "" if self.of is None else f"{self.of}, "
+        return (
+            f"{subject}{self.protocol}: {100 * self.accuracy:.1f}{spread} % on {self.split} ({self.n_test} images), "
+            f"{self.labels_used} labels, seed {self.seed}, chosen: {self.hyperparameters}"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return dataclasses.asdict(self)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, get_args
 from gcalign.errors import one_of
 from gcalign.lab import files
 from gcalign.lab.experiments import records
+from gcalign.lab.experiments.claim import Claim
 from gcalign.lab.experiments.judges import ALPHA, Results, Verdict, Word
-from gcalign.lab.experiments.ledger import LEDGER, OWN, Claim
+from gcalign.lab.experiments.ledger import LEDGER, OWN
+from gcalign.lab.experiments.planned_claims import SECTIONS
 from gcalign.lab.experiments.sheets import escaped
 from gcalign.lab.experiments.statistics import holm
 
@@ -30,8 +32,8 @@ _STYLE: Mapping[Word, str] = {
     "not measured": "dim",
 }
 _MEANS: Mapping[Word, str] = {
-    "held": "what the paper says, and Holm's p for the opposite is at most 0.05",
-    "failed": "the opposite of what the paper says, by the same test",
+    "held": "what the claim says, and Holm's p for the opposite is at most 0.05",
+    "failed": "the opposite of what it says, by the same test",
     "not shown": "neither, at this scale; one seed never shows anything",
     "true by construction": "follows from how the thing is computed, so that no experiment could have found otherwise",
     "not measured": "no result file yet; the command beside it makes one",
@@ -130,11 +132,20 @@ def _verified() -> list[verify.Verdict]:
 
 
 def summary(found: Sequence[Judged]) -> str:
-    """The paper's claims by our runs; its sentences against its own tables are counted apart."""
-    ours, own = ([j for j in found if (j.claim.section == OWN) is apart] for apart in (False, True))
-    counts, apart = Counter(j.verdict.word for j in ours), Counter(j.verdict.word for j in own)
-    told = ", ".join(f"{counts[word]} {word}" for word in get_args(Word))
-    return f"{len(ours)} claims: {told}; of {len(own)} statements about its own tables {apart['held']} held"
+    """The paper's claims by our runs; our own questions and the paper's own tables are counted apart."""
+    planned = [j for j in found if j.claim.section in SECTIONS]
+    own = [j for j in found if j.claim.section == OWN]
+    claimed = [j for j in found if j not in planned and j not in own]
+    held = sum(j.verdict.word == "held" for j in own)
+    said = f"{len(claimed)} claims: {_counted(claimed, get_args(Word))}"
+    said += f"; of {len(own)} statements about its own tables {held} held"
+    there = [word for word in get_args(Word) if any(j.verdict.word == word for j in planned)]
+    return f"{said}; {len(planned)} comparisons of our plan: {_counted(planned, there)}"
+
+
+def _counted(found: Sequence[Judged], words: Sequence[Word]) -> str:
+    counts = Counter(j.verdict.word for j in found)
+    return ", ".join(f"{counts[word]} {word}" for word in words)
 
 
 def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.Verdict] = ()) -> str:
@@ -155,6 +166,8 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
         "and have no p here.",
         "**Exploratory**: how it is measured or judged was decided with results in view. The first rule, when the runs "
         "were made, was the paired interval alone; a verdict that it does not give is exploratory, too.",
+        "**E1 to E3** are ours, planned before their runs ([plan](plan.md)). There the paired interval stands first "
+        "and decides, each section is a family, and nothing is judged before all planned seeds are there.",
         f"Result files: {', '.join(f'`{name}`' for name in results.records) or 'none yet'}.",
     ]
     for section in dict.fromkeys(j.claim.section for j in found):

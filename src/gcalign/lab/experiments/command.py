@@ -15,6 +15,7 @@ from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Chosen, Experiment, Job, Scale
 from gcalign.lab.experiments.scales import scaled
 from gcalign.lab.experiments.watch import called
+from gcalign.lab.words import path_of, quoted
 
 OWN = ("scale", "runs", "out", "jobs", "redraw", "partial", "dry", "launcher")
 
@@ -64,12 +65,14 @@ def parsed(name: str, overrides: Sequence[str]) -> Request:
             options.append(word)
         else:
             words.append(word)
+    if options and "launcher" not in own:
+        raise ValueError(f"{options[0]!r} is an option of a launcher; say which with launcher=, or leave it out")
     scale = scaled(own.get("scale", "tiny"), words, experiment)
     return Request(
         experiment=experiment,
         scale=scale,
         runs=own.get("runs", f"runs/{scale.name}"),
-        out=Path(own.get("out", "results")),
+        out=path_of(own.get("out", "results")),
         jobs=_number(own["jobs"]) if "jobs" in own else None,
         redraw=_truth(own, "redraw"),
         partial=_truth(own, "partial"),
@@ -131,7 +134,7 @@ def _searched(request: Request) -> Chosen:
         if missing and request.partial:
             raise ValueError(
                 f"{len(missing)} of {len(trials)} runs of the search are not finished, and the others follow from it; "
-                f"finish it with: gcalign reproduce {_again(request)} runs={request.runs}"
+                f"finish it with: {_again(request, f'runs={request.runs}')}"
             )
         _run(request, trials, archive, others)
         archive.save(trials, others)
@@ -198,11 +201,12 @@ def _run(request: Request, jobs: Sequence[Job], archive: Archive, others: Sequen
 def _draw(request: Request, found: Sequence[Record]) -> None:
     for path in request.experiment.draw(found, request.folder):
         print(f"drawn: {path}")
-    print(f"again from the results alone: gcalign reproduce {_again(request)} redraw=true", flush=True)
+    print(f"again from the results alone: {_again(request, 'redraw=true')}", flush=True)
 
 
-def _again(request: Request) -> str:
-    return f"{request.experiment.name} scale={request.scale.name} out={request.out}"
+def _again(request: Request, *more: str) -> str:
+    words = (request.experiment.name, f"scale={request.scale.name}", f"out={request.out}", *more)
+    return quoted("gcalign", "reproduce", *words)
 
 
 def _show(request: Request) -> None:

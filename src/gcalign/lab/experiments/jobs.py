@@ -26,11 +26,9 @@ Q_LAMBDA = (
 )
 # fig:Ptgt varies α − β: across domains (α = 0), pairs alone, within a domain (β = 0)
 ALPHA_BETA = ((0.0, 0.25), (0.0, 0.0), (0.05, 0.0), (0.25, 0.0), (0.5, 0.0), (1.0, 0.0))
+DOMAINS = ("domain", "across-domains")
 DOMAIN_EPS = 0.2  # appendix:dgsetting
 SAME_EPS = (0.1, 0.2, 0.5)  # of fig-same-eps
-COMPARED = ("ince", "rince", "gca-ince", "gca-uot", "iot")  # where pairs are mismatched
-MISMATCH = ("knn", "10-labels", "100-labels", "mismatch")
-RELAXATIONS = (0.05, 0.2, 0.5, 1, 2)
 
 
 def data_name(words: Sequence[str]) -> str:
@@ -38,7 +36,7 @@ def data_name(words: Sequence[str]) -> str:
     return next(word.partition("=")[2] for word in words if word.startswith("data="))
 
 
-def _job(scale: Scale, chosen: Chosen, method: str, seed: int, measures: tuple[str, ...], **more: Any) -> Job:
+def make_job(scale: Scale, chosen: Chosen, method: str, seed: int, measures: tuple[str, ...], **more: Any) -> Job:
     """One run of a method on `data` (the scale's images) in a `setting`, with `words` of its own."""
     data: tuple[str, ...] = more.get("data", scale.images)
     setting: str = more.get("setting", "standard")
@@ -55,15 +53,20 @@ def _job(scale: Scale, chosen: Chosen, method: str, seed: int, measures: tuple[s
     return Job(labels, words, measures, seed)
 
 
-def _grid(
-    scale: Scale, chosen: Chosen, measures: tuple[str, ...], settings: Iterable[str] = SETTINGS, **more: Any
+def grid(
+    scale: Scale,
+    chosen: Chosen,
+    measures: tuple[str, ...],
+    settings: Iterable[str] = SETTINGS,
+    methods: Iterable[str] = METHODS,
+    **more: Any,
 ) -> list[Job]:
     """Every method in every setting; seed by seed, so that a sweep cut short has whole grids."""
     return [
-        _job(scale, chosen, method, seed, measures, setting=setting, **more)
+        make_job(scale, chosen, method, seed, measures, setting=setting, **more)
         for seed in scale.seeds
         for setting in settings
-        for method in METHODS
+        for method in methods
     ]
 
 
@@ -78,7 +81,7 @@ def _varied(
     """A method with each setting of its knobs, which are labels too."""
     labels = more.pop("labels", {})
     return [
-        _job(
+        make_job(
             scale,
             chosen,
             method,
@@ -98,33 +101,33 @@ def _by_seed(scale: Scale, jobs: Iterable[Job]) -> list[Job]:
 
 
 def table1(scale: Scale, chosen: Chosen) -> list[Job]:
-    jobs = _grid(scale, chosen, (scale.probe, "knn", "cifar10c"))
+    jobs = grid(scale, chosen, (scale.probe, "knn", "cifar10c"))
     for name in scale.columns:
         # the paper has noisy views of CIFAR only
         settings = SETTINGS if name.startswith("cifar") else ("standard",)
-        jobs += _grid(scale, chosen, (scale.probe, "knn"), settings, data=scale.others[name])
+        jobs += grid(scale, chosen, (scale.probe, "knn"), settings, data=scale.others[name])
     return _by_seed(scale, jobs)
 
 
 def cifar10(scale: Scale, chosen: Chosen) -> list[Job]:
-    return _grid(scale, chosen, (scale.probe, "knn"))
+    return grid(scale, chosen, (scale.probe, "knn"))
 
 
 def cifar100(scale: Scale, chosen: Chosen) -> list[Job]:
-    return _grid(scale, chosen, (scale.probe, "knn"), data=scale.others.get("cifar100", scale.images))
+    return grid(scale, chosen, (scale.probe, "knn"), data=scale.others.get("cifar100", scale.images))
 
 
 def cifar10c(scale: Scale, chosen: Chosen) -> list[Job]:
-    return _grid(scale, chosen, ("cifar10c",))
+    return grid(scale, chosen, ("cifar10c",))
 
 
 def align_uniform(scale: Scale, chosen: Chosen) -> list[Job]:
-    return _grid(scale, chosen, ("align-uniform",))
+    return grid(scale, chosen, ("align-uniform",))
 
 
 def noise(scale: Scale, chosen: Chosen) -> list[Job]:
     return [
-        _job(
+        make_job(
             scale,
             chosen,
             method,
@@ -139,47 +142,13 @@ def noise(scale: Scale, chosen: Chosen) -> list[Job]:
     ]
 
 
-def mismatch(scale: Scale, chosen: Chosen) -> list[Job]:
-    return [
-        _job(
-            scale,
-            chosen,
-            method,
-            seed,
-            (scale.probe, *MISMATCH),
-            labels={"noise": noise},
-            words=(f"pairs.noise={noise:g}",) if noise else (),
-        )
-        for seed in scale.seeds
-        for noise in scale.noise
-        for method in COMPARED
-    ]
-
-
-def mismatch_lambda(scale: Scale, chosen: Chosen) -> list[Job]:
-    noise = max(scale.noise)
-    return [
-        _job(
-            scale,
-            chosen,
-            "gca-uot",
-            seed,
-            (scale.probe, *MISMATCH),
-            labels={"noise": noise, "relax": relax},
-            words=(f"pairs.noise={noise:g}", f"method.relax=[{relax},{relax}]"),
-        )
-        for seed in scale.seeds[:4]
-        for relax in RELAXATIONS
-    ]
-
-
 def plans(scale: Scale, chosen: Chosen) -> list[Job]:
-    return [_job(scale, chosen, method, scale.seeds[0], ("plan",)) for method in PLANNED]
+    return [make_job(scale, chosen, method, scale.seeds[0], ("plan",)) for method in PLANNED]
 
 
 def epsilon(scale: Scale, chosen: Chosen) -> list[Job]:
     # one set of weights for every plan, as in the paper
-    return [_job(scale, chosen, "ince", scale.seeds[0], ("plans-epsilon",))]
+    return [make_job(scale, chosen, "ince", scale.seeds[0], ("plans-epsilon",))]
 
 
 def sensitivity(scale: Scale, chosen: Chosen) -> list[Job]:
@@ -203,7 +172,7 @@ def sensitivity(scale: Scale, chosen: Chosen) -> list[Job]:
 
 def q_lambda(scale: Scale, chosen: Chosen) -> list[Job]:
     knobs = [{"q": q, "lam": lam} for q, lam in Q_LAMBDA]
-    line = [_job(scale, chosen, "ince", seed, (scale.probe,), setting="C1") for seed in scale.seeds]
+    line = [make_job(scale, chosen, "ince", seed, (scale.probe,), setting="C1") for seed in scale.seeds]
     return _by_seed(scale, [*line, *_varied(scale, chosen, "gca-rince", (scale.probe,), knobs, setting="C1")])
 
 
@@ -211,22 +180,22 @@ def time(scale: Scale, chosen: Chosen) -> list[Job]:
     return _varied(scale, chosen, "gca-ince", (scale.probe,), [{"iterations": n} for n in ITERATIONS])
 
 
+def blocks(scale: Scale, seed: int, alpha: float, beta: float, measures: tuple[str, ...], **more: Any) -> Job:
+    """GCA-INCE with weight α on pairs within a domain and β on pairs across domains."""
+    return make_job(
+        scale,
+        {"gca-ince": (f"method.eps={DOMAIN_EPS}",)},
+        "gca-ince",
+        seed,
+        measures,
+        data=joined(scale.domains, more.get("words", ())),
+        labels={"alpha": alpha, "beta": beta, **more.get("labels", {})},
+        words=("target.name=blocks", f"target.alpha={alpha}", f"target.beta={beta}"),
+    )
+
+
 def ptgt(scale: Scale, chosen: Chosen) -> list[Job]:
-    fixed = {"gca-ince": (f"method.eps={DOMAIN_EPS}",)}
-    return [
-        _job(
-            scale,
-            fixed,
-            "gca-ince",
-            seed,
-            ("domain", "across-domains"),
-            data=scale.domains,
-            labels={"alpha": alpha, "beta": beta},
-            words=("target.name=blocks", f"target.alpha={alpha}", f"target.beta={beta}"),
-        )
-        for seed in scale.domain_seeds
-        for alpha, beta in ALPHA_BETA
-    ]
+    return [blocks(scale, seed, alpha, beta, DOMAINS) for seed in scale.domain_seeds for alpha, beta in ALPHA_BETA]
 
 
 def same_eps(scale: Scale, chosen: Chosen) -> list[Job]:

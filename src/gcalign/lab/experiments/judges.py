@@ -31,7 +31,7 @@ class Verdict:
 
 
 class NotMeasured(Exception):  # noqa: N818  # an answer, not an error
-    """No record says anything of it; the message is the command that would make some."""
+    """Nothing says enough of it: the command that would, and perhaps how much there is so far."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +18,13 @@ from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import MISSING
 
 from gcalign.errors import one_of
 from gcalign.lab import files
 from gcalign.lab.experiments.registry import Job, Scale
 from gcalign.lab.experiments.sweep import Failure, do, finished
+from gcalign.lab.words import path_of
 
 LAUNCHERS: Mapping[str, str | None] = {  # and the plugin each comes with
     "basic": None,
@@ -39,6 +41,7 @@ class Task:
     """One job of those in a file."""
 
     file: str = MISSING
+    digest: str = MISSING  # of that file, as the command wrote it: the words in it may name code
     index: int = 0
 
 
@@ -59,18 +62,20 @@ def launch(
     jobs: Sequence[Job], scale: Scale, runs: str, *, launcher: str, options: Sequence[str] = (), title: str = ""
 ) -> list[Failure]:
     """Does the jobs and waits for them; `options` are Hydra's: hydra.launcher.partition=…"""
-    folder = Path(runs) / "launch" / title
+    folder = path_of(runs) / "launch" / title
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "jobs.json"
     content = {"scale": dataclasses.asdict(scale), "runs": runs, "jobs": [dataclasses.asdict(job) for job in jobs]}
-    files.write(file, json.dumps(content, indent=1))
+    text = json.dumps(content, indent=1)
+    files.write(file, text)
     ConfigStore.instance().store(name="reproduce-task", node=Task)
     words = [
         "--multirun",
         f"hydra/launcher={launcher}",
-        f"hydra.sweep.dir={folder}",
+        f"hydra.sweep.dir={_literal(folder)}",
         "hydra.sweep.subdir=${index}",
-        f"file={file}",
+        f"file={_literal(file)}",
+        f"digest={_digest(text.encode())}",
         f"index={','.join(map(str, range(len(jobs))))}",
         *options,
     ]
@@ -85,17 +90,27 @@ def launch(
 
 def task(config: Any) -> None:
     """Train and measure the job of this index; what goes wrong is logged, so that it stops no other."""
-    content = json.loads(Path(config.file).read_text())
+    written = files.read(Path(config.file))
+    if _digest(written) != config.digest:
+        raise ValueError(f"{config.file} was changed after the command wrote it; start the command again")
+    content = files.from_json(written)
     job = content["jobs"][config.index]
     mine = Job(job["labels"], tuple(job["words"]), tuple(job["measures"]), job["seed"])
-    outer = GlobalHydra.instance().hydra  # a run's config is composed by Hydra, too
     try:
         if not do(mine, Scale(**content["scale"]), content["runs"]):
             _log.warning("another process is at this run")
     except Exception:
         _log.error(traceback.format_exc())
-    finally:
-        GlobalHydra.instance().hydra = outer
+
+
+def _digest(text: bytes) -> str:
+    return f"sha256-{hashlib.sha256(text).hexdigest()}"
+
+
+def _literal(path: Path) -> str:
+    """A path as a quoted value of Hydra's, in which nothing is resolved."""
+    text = re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + ("\\'" if end[2] else ""), str(path))
+    return f"'{text}'".replace("${", "\\${")
 
 
 @contextmanager

@@ -1,32 +1,14 @@
-"""The paper's empirical claims: where each stands, what it says, and the function that judges it by result files."""
+"""The paper's empirical claims, then the questions of our plan, then the paper against its own tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gcalign.lab.experiments import cost_judges, judges, paper, plan_judges, printed
-from gcalign.lab.experiments.judges import Judge, NotMeasured, Results, Verdict
+from gcalign.lab.experiments.claim import Claim
 from gcalign.lab.experiments.paper import NAMES, NEW_COMBINE, PAIRS, Column
+from gcalign.lab.experiments.planned_claims import PLANNED
 from gcalign.lab.experiments.tables import points
-
-
-@dataclass(frozen=True)
-class Claim:
-    section: str
-    label: str
-    where: str  # in the paper
-    says: str
-    paper_value: str
-    judge: Judge
-    exploratory: bool = False  # how it is judged, or measured, was decided with results in view
-
-    def verdict(self, results: Results) -> Verdict:
-        try:
-            return self.judge(results)
-        except NotMeasured as command:
-            return Verdict("not measured", f"`{command}`")
-
 
 ACCURACY, VIEWS, QUALITY, TARGET = "Accuracy", "Noisy views", "Alignment and uniformity", "Target plans"
 CORRUPTED = "cifar10c"  # the measure whose protocol was mended after a first look
@@ -304,5 +286,6 @@ LEDGER: tuple[Claim, ...] = (
         judges.above_the_line,
     ),
     *_cost(),
+    *PLANNED,
     *_own(),
 )

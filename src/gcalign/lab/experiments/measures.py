@@ -21,9 +21,10 @@ from gcalign.lab.data.splits import stratified, subset
 from gcalign.lab.evaluation import Result, domain_probe, evaluate, extract, leave_one_domain_out
 from gcalign.lab.evaluation.protocols import linear_fast
 from gcalign.lab.experiments.registry import Scale
-from gcalign.lab.experiments.subject import Subject, cells, corrupted
+from gcalign.lab.experiments.subject import ENCODERS, Subject, cells, corrupted
 from gcalign.lab.provenance import commit
 from gcalign.lab.training import use
+from gcalign.lab.training.config import Config
 from gcalign.lab.training.module import criterion_of
 from gcalign.lab.training.runs import Run
 from gcalign.metrics import alignment, compactness, uniformity
@@ -95,8 +96,7 @@ def _validation(of: Subject) -> list[Finding]:
 
 def _cifar10c(of: Subject) -> list[Finding]:
     if of.scale.corrupted is None:  # the published files, or all of it made here; a linear layer for each
-        data = use.data_of(of.run, {})
-        result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, data, of.device, False), seed=0)
+        result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, of.data, of.device, False), seed=0)
         return [Finding("cifar10c", result.accuracy, about=_about(result))]
     pool = corrupted(of, of.scale.corrupted)
     x = extract(of.encoder, pool.images, device=of.device)
@@ -231,19 +231,31 @@ def _plans_epsilon(of: Subject) -> list[Finding]:
     return found
 
 
-def _domain(of: Subject) -> list[Finding]:
-    """Tested on images whose domain no target plan has shown the encoder."""
-    whole = of.everything
-    about: dict[str, Any] = {"unseen": whole.unseen, "names": whole.domain_names}
-    result = domain_probe(whole.features, whole.domains, **about, **of.scale.readout)
-    return [Finding("domain", result.accuracy, about=_about(result))]
+def _domain(which: str) -> Callable[[Subject], list[Finding]]:
+    """Tested on images whose domain nothing has shown the encoder."""
+
+    def measure(of: Subject) -> list[Finding]:
+        whole = of.everything(which)
+        about: dict[str, Any] = {"unseen": whole.unseen, "names": whole.domain_names}
+        result = domain_probe(whole.features, whole.domains, **about, **of.scale.readout)
+        batch = {"batch_size": of.config.batch_size, "domains": len(whole.domain_names)}
+        return [Finding(_of("domain", which), result.accuracy, about=_about(result) | batch)]
+
+    return measure
 
 
-def _across(of: Subject) -> list[Finding]:
-    whole = of.everything
-    about: dict[str, Any] = {"names": whole.classes, "domain_names": whole.domain_names}
-    result = leave_one_domain_out(whole.features, whole.labels, whole.domains, **about, **of.scale.readout)
-    return [Finding("across-domains", result.accuracy, about=_about(result))]
+def _across(which: str) -> Callable[[Subject], list[Finding]]:
+    def measure(of: Subject) -> list[Finding]:
+        whole = of.everything(which)
+        about: dict[str, Any] = {"names": whole.classes, "domain_names": whole.domain_names}
+        result = leave_one_domain_out(whole.features, whole.labels, whole.domains, **about, **of.scale.readout)
+        return [Finding(_of("across-domains", which), result.accuracy, about=_about(result))]
+
+    return measure
+
+
+def _of(name: str, which: str) -> str:
+    return name if which == "trained" else f"{name}-{which}"
 
 
 MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {
@@ -255,8 +267,8 @@ MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {
     "mismatch": _mismatch,
     "plan": _plan,
     "plans-epsilon": _plans_epsilon,
-    "domain": _domain,
-    "across-domains": _across,
+    **{_of("domain", which): _domain(which) for which in ENCODERS},
+    **{_of("across-domains", which): _across(which) for which in ENCODERS},
 }
 
 
@@ -264,7 +276,7 @@ def key(name: str, scale: Scale) -> str:
     """Under which a measurement is kept: its name and what of the scale it depends on."""
     five, readout = f"{SPLITS} splits", dict(scale.readout)
     reads: dict[str, Any] = {"linear-fast": five, "validation": five, "cifar10c": scale.corrupted}
-    reads |= {"domain": readout, "across-domains": readout}
+    reads |= {_of(what, which): readout for what in ("domain", "across-domains") for which in ENCODERS}
     return f"{name} {reads[name]}" if name in reads else name
 
 
@@ -279,10 +291,10 @@ def _dated(finding: Finding) -> dict[str, Any]:
     return dataclasses.asdict(finding) | {"about": {**finding.about, "commit": commit()}}
 
 
-def measure(run: Run, names: tuple[str, ...], scale: Scale) -> None:
-    """Whatever of `names` is not kept yet."""
+def measure(run: Run, names: tuple[str, ...], scale: Scale, config: Config) -> None:
+    """Whatever of `names` is not kept yet, of a run that this process owns; `config` is what a command named."""
     have = kept(run)
-    subject = Subject(run, scale)
+    subject = Subject(run, scale, config)
     for name in names:
         if key(name, scale) in have:
             continue

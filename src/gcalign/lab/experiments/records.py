@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcalign.lab.files import write as write_file
+from gcalign.lab import files
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,38 @@ class Record:
         return dataclasses.asdict(self)
 
 
+_KINDS: Mapping[str, Any] = {
+    "experiment": str,
+    "scale": str,
+    "measure": str,
+    "value": (int, float, type(None)),
+    "labels": dict,
+    "seed": (int, type(None)),
+    "about": dict,
+    "run": (str, type(None)),
+}
+
+
 def read(path: Path) -> list[Record]:
     """The records of a result file, in its order."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; `gcalign reproduce {path.stem}` writes it")
-    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(path.read_text().splitlines(), 1)]
+    lines = files.read(path).decode("utf-8", "replace").splitlines()
+    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def _parsed(line: str, where: str) -> Record:
     try:
-        content = json.loads(line)
-        return Record(**content | {"words": tuple(content.get("words", ()))})
-    except (ValueError, TypeError) as error:
+        content = files.from_json(line)
+        record = Record(**content | {"words": tuple(content.get("words", ()))})
+        for name, kinds in _KINDS.items():
+            if not isinstance(getattr(record, name), kinds):
+                raise TypeError(f"{name}={getattr(record, name)!r}")
+        for name, value in record.labels.items():
+            if isinstance(value, list | dict):
+                raise TypeError(f"the label {name}={value!r} is no text or number")
+        return record
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{where} is no result ({error}); delete the line or the file") from error
 
 
@@ -49,4 +69,4 @@ def write(path: Path, records: Iterable[Record]) -> None:
     """All records at once, sorted, so that the same results are the same bytes whoever finished first."""
     lines = sorted(json.dumps(r.as_dict(), sort_keys=True, ensure_ascii=False) for r in records)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, "".join(f"{line}\n" for line in lines))
+    files.write(path, "".join(f"{line}\n" for line in lines))

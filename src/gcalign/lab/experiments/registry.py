@@ -29,6 +29,7 @@ class Scale:
     columns: tuple[str, ...] = ()  # those that table1 has beside `images`
     noise: tuple[float, ...] = (0.0, 0.3, 0.6)  # shares of mismatched pairs
     readout: Mapping[str, Any] = field(default_factory=dict)  # of the domain probes, over the paper's
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # words of settings compared, by name
     search: tuple[str, ...] = ()  # words of the search's runs, over `train`
     search_seeds: tuple[int, ...] = (100, 101, 102)  # no experiment is tested with them
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,45 +19,63 @@ from gcalign.lab.report.page import Cell, Grid
 from gcalign.lab.report.study import Point, Result, Study, render
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.runs import Run
+from gcalign.lab.words import path_of, quoted
 
 MOST = 1024  # images: plans of so many rows are still solved while a slider moves
 ROWS = 400  # of a figure's numbers
 
 
-def report(folder: str, output: str, *, results: str | None = None, shown: int = 9, images: int = 256) -> Path:
-    """Write the page and return where it is."""
-    path = Path(output)
+def report(
+    folder: str,
+    output: str,
+    *,
+    results: str | None = None,
+    shown: int = 9,
+    images: int = 256,
+    encoders: Sequence[str] = (),
+    roots: Sequence[str] = (),
+) -> Path:
+    """Write the page and return where it is.
+
+    Of runs that others made, `encoders` of the user's own are imported and data within `roots` is read; nothing else.
+    """
+    path = path_of(output)
     if path.suffix != ".html" or not path.resolve().parent.is_dir():
         raise ValueError(f"-o {output} must be a .html file in a folder that exists")
     count("--runs-shown", shown, "9 is one of each method of the paper", least=0)
     if not 2 <= count("--images", images, "256 is usual") <= MOST:
         raise ValueError(f"--images={images} must be between 2 and {MOST}; 256 is usual")
-    found = [Run(place.parent) for place in sorted(Path(folder).rglob("config.json"))]
+    found = [Run(place.parent) for place in sorted(path_of(folder).rglob("config.json"))]
     runs, notes = _readable(found)
     if not runs:
-        raise ValueError(f"{folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
+        said = f" that can be read ({notes[0]})" if notes else ""
+        raise ValueError(f"{folder} has no runs{said}; make one with: gcalign train method=gca-uot data=scenes")
     chosen = choose(runs, shown)
-    gallery = Gallery(images)
-    drawn = _results(Path(results)) if results else []
+    gallery = Gallery(images, encoders, [path_of(root) for root in roots])
+    drawn = _results(path_of(results), notes) if results else []
     interactive = [gallery.show(entry, name) for entry, name in zip(chosen, names(chosen), strict=True)]
     words = ["gcalign", "report", folder, "-o", path.name, *(["--results", results] if results else [])]
     words += ["--runs-shown", str(shown), "--images", str(images)]
+    words += [word for name in encoders for word in ("--encoder", name)]
+    words += [word for root in roots for word in ("--data-root", root)]
     study = Study(
         title="gcalign report",
         lead="Contrastive learning as distribution alignment: what was run, what came of it, and the plans that the "
         "encoders make. Everything is in this file; nothing is fetched.",
         runs=_table(runs),
         facts=_facts(runs),
-        notes=[*notes, *gallery.notes],
+        notes=[*notes, *map(_as_option, gallery.notes)],
         results=drawn,
         samples=gallery.samples,
         pairings=gallery.pairings,
         shown=interactive,
-        planes=_planes(runs, Path(results) if results else None),
+        planes=_planes(runs, path_of(results) if results else None),
         commands={
-            "This page": [shlex.join(words)],
+            "This page": [quoted(*words)],
             "The runs shown above": [train_command(entry.config) for entry in chosen],
-            "Accuracies of a run": [f"gcalign probe run={entry.run.path} protocol=linear-fast" for entry in chosen[:1]],
+            "Accuracies of a run": [
+                quoted("gcalign", "probe", f"run={entry.run.path}", "protocol=linear-fast") for entry in chosen[:1]
+            ],
         },
     )
     files.write(path, render(study))
@@ -77,18 +94,25 @@ def _read(run: Run) -> Entry | str:
     try:
         entry = Entry(run, run.config(), run.results())
         one_of("method", entry.method, methods.names())
-    except ValueError as error:
-        return str(error)
+        one_way(entry.config)  # its options are a method's
+    except (ValueError, TypeError, OSError) as error:
+        return f"{run.path}: {error}"
     return entry
+
+
+def _as_option(note: str) -> str:
+    """A remedy in key=value words, as `gcalign probe` takes them, in the options of this command."""
+    return note.replace("add encoder=", "add --encoder ").replace("data.root=", "--data-root ")
 
 
 def train_command(config: Config) -> str:
     """The words of `gcalign train` that make this run again."""
     name, data = config.method["name"], config.data.name
-    usual = _flat(configured([f"method={name}", f"data={data}"]).as_dict())
+    usual = _flat(configured([f"method={name}"]).as_dict())
     own = _flat({**config.identity, "runs": config.runs, "name": config.name})
-    words = [f"{key}={_word(value)}" for key, value in own.items() if usual.get(key) != value]
-    return shlex.join(["gcalign", "train", f"method={name}", f"data={data}", *words])
+    named = ("method.name", "data.name")
+    words = [f"{key}={_word(value)}" for key, value in own.items() if key not in named and usual.get(key) != value]
+    return quoted("gcalign", "train", f"method={name}", f"data={data}", *words)
 
 
 def _flat(content: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -99,7 +123,7 @@ def _flat(content: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":")).replace("Infinity", "inf")
 
 
 def _facts(runs: Sequence[Entry]) -> dict[str, str]:
@@ -139,14 +163,21 @@ def _table(runs: Sequence[Entry]) -> Grid:
     return Grid(head, [[Cell(row.get(name, "–")) for name in head] for row in rows])
 
 
-def _results(folder: Path) -> list[Result]:
-    """Every result of a folder, in the order of the experiments."""
+def _results(folder: Path, notes: list[str]) -> list[Result]:
+    """Every result of a folder that can be read, in the order of the experiments; the others are named in `notes`."""
     if not folder.is_dir():
         raise ValueError(f"--results {folder} must be a folder of results; `gcalign reproduce table1` makes one")
     stems = sorted(path.stem for path in folder.iterdir() if path.suffix in (".md", ".png", ".jsonl"))
     owners = {stem: _owner(stem) for stem in stems}
     order = [*suite.names(), *(stem for stem in stems if owners[stem] == stem)]
-    return [_result(folder, name) for name in dict.fromkeys(order) if name in owners.values()]
+    found = []
+    for name in dict.fromkeys(order):
+        if name in owners.values():
+            try:
+                found.append(_result(folder, name))
+            except (ValueError, OSError) as error:
+                notes.append(f"Left out: the results of {name}: {error}")
+    return found
 
 
 def _owner(stem: str) -> str:
@@ -166,9 +197,9 @@ def _result(folder: Path, name: str) -> Result:
     return Result(
         name=name,
         does=does,
-        command=f"gcalign reproduce {name} scale={scale}",
-        html=markdown.html(_untitled(table.read_text(encoding="utf-8"))) if table.is_file() else None,
-        figures={f"{p.stem}: {told}": pack.figure(p.read_bytes()) for p in pictures},
+        command=quoted("gcalign", "reproduce", name, f"scale={scale}"),
+        html=markdown.html(_untitled(files.read(table).decode())) if table.is_file() else None,
+        figures={f"{p.stem}: {told}": pack.figure(files.read(p, "IMAGE_BYTES")) for p in pictures},
         numbers=numbers,
     )
 
@@ -209,7 +240,11 @@ def _planes(runs: Sequence[Entry], results: Path | None) -> dict[str, list[Point
     if lines is None or not lines.is_file():
         return planes
     groups: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for r in records.read(lines):
+    try:
+        found = records.read(lines)
+    except ValueError:  # it is named among the results
+        return planes
+    for r in found:
         if r.value is not None:
             key = tuple(str(r.labels.get(name, "")) for name in ("on", "method", "setting"))
             groups.setdefault((key[0], key[1], key[2]), {}).setdefault(r.measure, []).append(r.value)

@@ -24,6 +24,7 @@ SCALES = {
             corrupted=5,
             does="256 rendered digits, a quarter of the small encoder, 1 epoch, 2 seeds: the path, not the result",
             readout={"exact": True},
+            search_seeds=(100,),
         ),
         Scale(
             name="small",
@@ -73,6 +74,7 @@ def scaled(name: str, overrides: Sequence[str] = (), experiment: Experiment | No
         images=joined(scale.images, overrides),
         domains=joined(scale.domains, overrides),
         others={data: joined(words, overrides) for data, words in scale.others.items()},
+        variants={name: joined(words, overrides) for name, words in scale.variants.items()},
     )
 
 

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,6 +101,8 @@ class Gallery:
     """Samples and pairings, made once for all runs that share them; what could not be made is said in `notes`."""
 
     size: int
+    encoders: Sequence[str] = ()  # of the user's own, that may be imported
+    roots: Sequence[Path] = ()  # folders in which data may be read, wherever a run comes from
     samples: list[Sample] = field(default_factory=list)
     pairings: list[Pairing] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -113,7 +116,12 @@ class Gallery:
         axes = alignment.kernel.features(torch.eye(2))
         eps = float(alignment.kernel.eps) / float(alignment.kernel.cost(axes, axes)[0, 1])
         rows, columns = (_relaxation(alignment, kind, eps) for kind in (Rows, Columns))
-        embedded = self._embedded(run, config) if run.done else None
+        embedded = None
+        if run.done:
+            try:
+                embedded = self._embedded(run, config)
+            except (ValueError, TypeError, OSError, RuntimeError) as error:
+                self.notes.append(f"Plans, pairs and neighbours of {run.path} are left out: {error}")
         iterations = alignment.options.iterations
         return Shown(name, entry.method, repr(alignment), eps, iterations, rows, columns, curves, embedded)
 
@@ -123,8 +131,9 @@ class Gallery:
             return None
         sample, images = found
         pairing, first, second = self._pairing(sample, images, config)
-        encoder = load(run.path)
-        network = load_whole(run.path)
+        name = config.model.encoder
+        given = name if name in self.encoders else None
+        encoder, network = load(run.path, encoder=given), load_whole(run.path, encoder=given)
         with evaluating(network), torch.inference_mode():
             z = normalize(torch.cat([network(x) for x in torch.cat([first, second]).split(256)]))
         z1, z2 = _narrow(z).chunk(2)
@@ -133,7 +142,7 @@ class Gallery:
         return Embedded(pairing, z1, z2, near, cosines)
 
     def _sample(self, run: Run) -> tuple[int, Images] | None:
-        data = dataclasses.replace(data_of(run, {}), limit=self.size)
+        data = dataclasses.replace(data_of(run, {}, roots=self.roots), limit=self.size)
         key = dataclasses.astuple(data)
         if key not in self._images:
             self._images[key] = self._loaded(data)

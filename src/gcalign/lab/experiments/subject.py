@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,44 +17,54 @@ from gcalign.lab.data.sources import labels_of
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import extract
 from gcalign.lab.experiments.registry import Scale
+from gcalign.lab.models import outside
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.training import use
+from gcalign.lab.training.baselines import Baseline
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.runs import Run, load, load_whole
+from gcalign.lab.training.supervised import supervised
 from gcalign.lab.training.train import images_of
 
 
 class Subject:
     """A finished run about to be measured. What several measurements need is made once."""
 
-    def __init__(self, run: Run, scale: Scale) -> None:
-        self.run, self.scale = run, scale
-        self.config: Config = run.config()
+    def __init__(self, run: Run, scale: Scale, config: Config) -> None:
+        # the config of the command, not of the run's files: its paths and its encoder are named by the user
+        self.run, self.scale, self.config = run, scale, config
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
 
     @functools.cached_property
     def encoder(self) -> nn.Module:
-        return load(self.run.path)
+        return load(self.run.path, encoder=self.config.model.encoder)
 
     @functools.cached_property
     def network(self) -> nn.Module:
         """Encoder and projector: what the loss saw."""
-        return load_whole(self.run.path)
+        return load_whole(self.run.path, encoder=self.config.model.encoder)
+
+    @functools.cached_property
+    def data(self) -> Data:
+        """All of the run's data set, at the size of its encoder."""
+        return use.data_of(self.run, {}, named=self.config.data)
 
     def images(self, split: str) -> Images:
-        """As many training images as the run had; all of every other split."""
-        data = self.config.data if split == "train" else use.data_of(self.run, {})
+        """As many training images as the run had, without its long tail; all of every other split."""
+        own = dataclasses.replace(self.config.data, tail=1.0)
+        data = own if split == "train" else self.data
         return loaded(data, split)
 
     @functools.cache  # noqa: B019  # a subject lives as long as its measurements
     def features(self, split: str) -> Tensor:
         return extract(self.encoder, self.images(split), device=self.device)
 
-    @functools.cached_property
-    def everything(self) -> Everything:
-        """The whole data set, however much of it the run was trained on."""
-        splits = [loaded(use.data_of(self.run, {}), split) for split in ("train", "test")]
-        features = [extract(self.encoder, images, device=self.device) for images in splits]
+    @functools.cache  # noqa: B019
+    def everything(self, which: str = "trained") -> Everything:
+        """The whole data set, however much of it the run was trained on, as one of its ENCODERS sees it."""
+        splits = [loaded(self.data, split) for split in ("train", "test")]
+        encoder = ENCODERS[which](self)
+        features = [extract(encoder, images, device=self.device) for images in splits]
         return Everything(
             torch.cat(features),
             labels=torch.cat([labels_of(images, "a probe across domains") for images in splits]),
@@ -75,6 +86,25 @@ class Subject:
                     x = augment(images.draw(some, seed).to(self.device), seed)
                     z[view].append(network(x).float().cpu())
         return torch.cat(z[0]), torch.cat(z[1])
+
+
+def _untrained(of: Subject) -> nn.Module:
+    return Baseline("untrained", of.config, outside(of.config.model.encoder))(of.images("train")).eval()
+
+
+def _supervised(of: Subject) -> nn.Module:
+    images = of.images("train")
+    if images.domains is None:
+        raise ValueError(f"{images.name} has no domains to supervise with; use data that has them, such as pacs")
+    return supervised(of.config, images, images.domains, of.device)
+
+
+# of a run: its own, the one it started from, and that one trained on the domains of the same images
+ENCODERS: Mapping[str, Callable[[Subject], nn.Module]] = {
+    "trained": lambda of: of.encoder,
+    "untrained": _untrained,
+    "supervised": _supervised,
+}
 
 
 def loaded(data: Data, split: str) -> Images:
@@ -138,4 +168,4 @@ def _pool(data: tuple[tuple[str, Any], ...], each: int) -> Pool:
 
 def corrupted(of: Subject, each: int) -> Pool:
     """The same images for every run, made once by a process."""
-    return _pool(tuple(dataclasses.asdict(use.data_of(of.run, {})).items()), each)
+    return _pool(tuple(dataclasses.asdict(of.data).items()), each)

@@ -1,4 +1,4 @@
-"""The experiments: every table and figure of the paper, and two of ours, as jobs and a drawing. Light to import."""
+"""The experiments: every table and figure of the paper, and ours, as jobs and a drawing. Light to import."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gcalign.lab.experiments import jobs
+from gcalign.lab.experiments import jobs, planned
 from gcalign.lab.experiments.jobs import METHODS, PLANNED
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Experiment, Scale, named, names, register
@@ -155,8 +155,8 @@ _add(
     "does alignment protect against mismatched pairs? accuracy and detection, eight seeds (ours)",
     "",
     "figures.mismatch:fig_mismatch",
-    jobs.mismatch,
-    searched=jobs.COMPARED,
+    planned.mismatch,
+    searched=planned.COMPARED,
     search="search-mismatch",
     changes=_LARGER,
 )
@@ -165,10 +165,98 @@ _add(
     "the same for GCA-UOT against its relaxation λ (ours)",
     "",
     "figures.mismatch:fig_mismatch_lambda",
-    jobs.mismatch_lambda,
+    planned.mismatch_lambda,
     searched=("gca-uot",),
     search="search-mismatch",
     changes=_LARGER,
+)
+_EXTREME: dict[str, dict[str, Any]] = {
+    "small": {
+        "seeds": tuple(range(20, 32)),  # fresh
+        "search": ("epochs=3",),
+        "does": "5000 training images, half of the small encoder, 6 epochs of batches of 128, 12 seeds",
+    },
+    "paper": {"search": ("epochs=100",)},
+}
+_add(
+    "fig-extreme",
+    "does GCA help with extreme views? C1, C2 and C3, paired differences, twelve seeds (ours)",
+    "",
+    "figures.extreme:fig_extreme",
+    planned.extreme,
+    searched=planned.VIEWED,
+    search="search-extreme",
+    changes=_EXTREME,
+)
+_PACS = ("data=pacs", "data.root=../shared/data")  # all 6992 training images
+_WINDOWS: Mapping[str, tuple[str, ...]] = {  # each takes about as long
+    "C0, 32 px": ("views=C0", "data.size=32", "epochs=18"),
+    "DomainBed, 32 px": ("views=domainbed", "data.size=32", "epochs=18"),
+    "DomainBed, 48 px": ("views=domainbed", "data.size=48", "epochs=8"),
+    "DomainBed, 64 px, ResNet-18 of width 1/8": (
+        "views=domainbed",
+        "data.size=64",
+        "epochs=9",
+        "model.encoder=resnet18",
+        "model.width=0.125",
+        "model.stem=imagenet",
+    ),
+}
+_VIEWS: Mapping[str, tuple[str, ...]] = {"C0": ("views=C0",), "DomainBed": ("views=domainbed",)}
+_add(
+    "fig-targets-window",
+    "what a target plan can show on PACS: untrained, pairs alone and supervised, by setting, one seed (ours)",
+    "",
+    "figures.targets:fig_targets_window",
+    planned.window,
+    changes={  # a seed that is not used again
+        "tiny": {"domain_seeds": (49,), "variants": _VIEWS},
+        "small": {"domains": _PACS, "domain_seeds": (49,), "variants": _WINDOWS},
+        "paper": {"domain_seeds": (49,), "variants": _VIEWS},
+    },
+)
+_add(
+    "fig-targets",
+    "is there a target plan that buys domain accuracy and costs no class accuracy? PACS against α (ours)",
+    "",
+    "figures.targets:fig_targets",
+    planned.targets,
+    changes={
+        "small": {"domains": (*_PACS, *_WINDOWS["DomainBed, 32 px"]), "domain_seeds": tuple(range(40, 45))},
+        "paper": {"domains": ("data=pacs", "recipe=pacs", "data.size=224", "data.limit=1998", "views=domainbed")},
+    },
+)
+_TAIL, _WRONG = ("data.tail=100",), ("target.name=labels", "target.noise=0.4")
+
+
+def _scouted(few: tuple[str, ...], views: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
+    """The settings of `scouts`: words for batches of 32, and for four views of half as many images for half as long."""
+    few, views = ("batch_size=32", *few), ("pairs.views=4", *views)
+    return {"long tail": _TAIL, "batches of 32": few, "four views": views, "noisy labels": _WRONG}
+
+
+_add(
+    "scouts",
+    "where else alignment could win: long tail, small batches, four views, noisy labels; two seeds, exploratory (ours)",
+    "",
+    "tables:scouts",
+    planned.scouts,
+    searched=planned.SCOUTED,
+    search="search-extreme",
+    changes={
+        "tiny": {"variants": _scouted((), ("batch_size=32",))},
+        "small": _EXTREME["small"]
+        | {
+            "seeds": (60, 61),
+            "does": "5000 training images, half of the small encoder, 2 seeds",
+            "variants": _scouted(("optimizer.lr=1e-3",), ("batch_size=64", "epochs=3")),
+        },
+        "paper": _EXTREME["paper"]
+        | {
+            "seeds": (60, 61),
+            "variants": _scouted(("optimizer.lr=0.0375",), ("batch_size=256", "optimizer.lr=0.3", "epochs=250")),
+        },
+    },
 )
 _add(
     "table-audit",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import multiprocessing as mp
 import os
-import shlex
 import signal
-import socket
 import threading
 import time
 import traceback
@@ -17,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Job, Scale
 from gcalign.lab.experiments.watch import watching
+from gcalign.lab.words import quoted
 
 if TYPE_CHECKING:
     from gcalign.lab.training.config import Config
@@ -41,26 +38,31 @@ class Failure:
 
 def command(job: Job, runs: str) -> str:
     """What trains a job's run by hand."""
-    return shlex.join(["gcalign", "train", *job.words, "logger=none", f"runs={runs}"])
+    return quoted("gcalign", "train", *job.words, "logger=none", f"runs={runs}")
 
 
 def config_of(job: Job, runs: str) -> Config:
-    """Of a job's words. Hydra takes a third of a second, so seeds share its answer."""
-    config = _composed(tuple(word for word in job.words if not word.startswith("seed=")), runs)
-    return dataclasses.replace(config, seed=job.seed)
+    """Of a job's words."""
+    return _configured((*job.words, f"seed={job.seed}", "logger=none", f"runs={runs}"))
 
 
 @functools.lru_cache(maxsize=4096)
-def _composed(words: tuple[str, ...], runs: str) -> Config:
+def _configured(words: tuple[str, ...]) -> Config:
     from gcalign.lab.training.config import configured
 
-    return configured([*words, "logger=none", f"runs={runs}"])
+    return configured(words)
 
 
 def run_of(job: Job, runs: str) -> Run:
+    """Where a job's run is. Naming it takes milliseconds, and a sweep asks for all jobs whenever one has ended."""
+    return _named(job.words, job.seed, runs)
+
+
+@functools.lru_cache(maxsize=2**16)
+def _named(words: tuple[str, ...], seed: int, runs: str) -> Run:
     from gcalign.lab.training.runs import Run
 
-    return Run.of(config_of(job, runs))
+    return Run.of(config_of(Job({}, words, (), seed), runs))
 
 
 def keys(job: Job, scale: Scale) -> list[str]:
@@ -105,35 +107,21 @@ def do(job: Job, scale: Scale, runs: str) -> bool:
     """Train and measure; False if another process is at it."""
     from gcalign.lab.experiments.measures import measure
     from gcalign.lab.experiments.subject import loaded
+    from gcalign.lab.training.owner import BusyError, owned
     from gcalign.lab.training.train import train
 
     config = config_of(job, runs)
     run = run_of(job, runs)
-    with locked(run.path) as mine:
-        if mine and not finished(job, scale, runs):
-            if not run.done:
-                train(config, images=loaded(config.data, "train"), quiet=True)
-            measure(run, job.measures, scale)
-    return mine
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Whether this process alone works on a run. The file says who does; the system lets go of it when a process ends,
-    so a lock is never stale."""
-    import fcntl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        file.truncate(0)
-        file.write(f"{socket.gethostname()} {os.getpid()}\n")
-        file.flush()
-        yield True
+    run.path.mkdir(parents=True, exist_ok=True)
+    try:
+        with owned(run.path):
+            if not finished(job, scale, runs):
+                if not run.done:
+                    train(config, images=loaded(config.data, "train"), quiet=True)
+                measure(run, job.measures, scale, config)
+    except BusyError:
+        return False
+    return True
 
 
 def cores() -> int:

@@ -12,7 +12,7 @@ from gcalign.lab.experiments import paper
 from gcalign.lab.experiments.paper import METHODS, NAMES, Column
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.sheets import Cell, Sheet
-from gcalign.lab.experiments.statistics import Difference, Seeded, by_seed, difference, spread
+from gcalign.lab.experiments.statistics import Difference, Seeded, by_seed, difference, minus, spread
 from gcalign.methods import method
 
 NOTHING = Cell("–")
@@ -128,6 +128,34 @@ def _common(runs: Iterable[Sequence[str]]) -> list[str]:
     """The words in every run, in the order of the first."""
     first, *others = [*runs] or [()]
     return [word for word in first if all(word in other for other in others)]
+
+
+def scouts(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Each setting by each protocol: means, and the difference to InfoNCE of every seed. Two seeds have no interval."""
+    measures = [*dict.fromkeys(r.measure for r in records if r.value is not None and "setting" in r.labels)]
+    settings = [*dict.fromkeys(str(r.labels["setting"]) for r in records if "setting" in r.labels)]
+    methods = [m for m in METHODS if any(r.labels.get("method") == m for r in records)]
+    others = [m for m in methods if m != "ince"]
+    rows = []
+    for setting in settings:
+        for measure in measures:
+            found = {m: by_seed(records, measure, method=m, setting=setting) for m in methods}
+            means = [Cell(f"{100 * spread(by.values()).mean:.2f}") if by else NOTHING for by in found.values()]
+            gains = [minus(found[m], found.get("ince", {})) for m in others]
+            told = [", ".join(f"{100 * x:+.2f}".replace("-", "−") for x in gain.values()) for gain in gains]
+            rows.append([Cell(f"{setting}, {measure}"), *means, *(Cell(text) if text else NOTHING for text in told)])
+    if not rows:
+        raise ValueError("scouts has no records to show; `gcalign reproduce scouts` makes some")
+    header = ["Setting", *(NAMES[m] for m in methods), *(f"{NAMES[m]} − INCE" for m in others)]
+    notes = [
+        f"Scouts at scale {_joined(r.scale for r in records)}, exploratory: test accuracy in %, mean over seeds "
+        f"{_joined(sorted({r.seed for r in records if r.seed is not None}))}; differences seed by seed. They say where "
+        "to look, not what is so.",
+        "Long tail: 100 times more images of the first class than of the last, probed with balanced labels. Four "
+        "views: of half as many images, so that as many pass the encoder. Noisy labels: targets by label, 40 % wrong.",
+        *_settings(records),
+    ]
+    return Sheet("scouts", header, rows, notes).write(folder)
 
 
 def table_methods(records: Sequence[Record], folder: Path) -> list[Path]:

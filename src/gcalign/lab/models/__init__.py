@@ -1,7 +1,7 @@
 """Encoders, heads and the momentum twin."""
 
-from gcalign.lab.models.encoders import encoder
+from gcalign.lab.models.encoders import Factory, encoder, outside
 from gcalign.lab.models.heads import predictor, projector
 from gcalign.lab.models.twin import Twin, momentum_at
 
-__all__ = ["Twin", "encoder", "momentum_at", "predictor", "projector"]
+__all__ = ["Factory", "Twin", "encoder", "momentum_at", "outside", "predictor", "projector"]

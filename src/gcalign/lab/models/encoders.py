@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gcalign.errors import count, did_you_mean, imported, one_of, positive
+from gcalign.errors import count, did_you_mean, one_of, positive
 from gcalign.lab.models.state import evaluating, seeded
+from gcalign.lab.outside import imported
 
 _log = logging.getLogger(__name__)
 
@@ -159,17 +160,31 @@ _RESNETS: dict[str, tuple[type[_Basic] | type[_Bottleneck], tuple[int, ...]]] = 
     "resnet50": (_Bottleneck, (3, 4, 6, 3)),
 }
 NAMES = (*_RESNETS, "small")
+Factory = Callable[..., Any]  # of a module; it is given `shape`, `width` and `stem` as far as it takes them
+
+
+def outside(name: str) -> str | Factory:
+    """The function that `module:function` names, imported; any other name as it is.
+
+    For names that a command or a call gives. A name out of a file is not passed through here.
+    """
+    if ":" not in name:
+        return name
+    function = imported("encoder", name, "write module:function, and see that the module is installed or on PYTHONPATH")
+    if not callable(function):
+        raise TypeError(f"encoder={name!r} is a {type(function).__name__}; it must be a function that makes a module")
+    return function
 
 
 def encoder(
-    name: str,
+    name: str | Factory,
     *,
     shape: tuple[int, int, int],  # [C, H, W] of the images
     width: float = 1.0,
     stem: str = "auto",
     seed: int = 0,
 ) -> nn.Module:
-    """An encoder [B, C, H, W] -> [B, features], initialised from `seed`: a name, or `module:function` of your own."""
+    """An encoder [B, C, H, W] -> [B, features], initialised from `seed`: a name, or a function of your own."""
     if len(shape) != 3:
         raise ValueError(f"shape={tuple(shape)} must be (channels, height, width)")
     for size in shape:
@@ -177,15 +192,15 @@ def encoder(
     positive("width", width, "1 is the published size")
     one_of("stem", stem, STEMS)
     with seeded(seed):
-        if ":" in name:
+        if not isinstance(name, str):
             return _custom(name, shape, width, stem)
         if name in _RESNETS:
             auto = "cifar" if max(shape[1:]) <= _SMALL_IMAGE else "imagenet"
             return ResNet(*_RESNETS[name], shape[0], auto if stem == "auto" else stem, width)
         if name != "small":
             raise ValueError(
-                f"encoder={name!r} is unknown; {did_you_mean(name, NAMES)}; your own: 'module:function', "
-                "e.g. timm.models:resnet34"
+                f"encoder={name!r} is unknown; {did_you_mean(name, NAMES)}; your own: name module:function in the "
+                "command, e.g. model.encoder=timm.models:resnet34"
             )
         if stem != "auto":
             raise ValueError(f"stem={stem!r} is for ResNets; the small encoder has one of its own: leave stem=auto")
@@ -194,8 +209,8 @@ def encoder(
         return Small(shape[0], width)
 
 
-def _custom(name: str, shape: tuple[int, int, int], width: float, stem: str) -> nn.Module:
-    function = _imported(name)
+def _custom(function: Factory, shape: tuple[int, int, int], width: float, stem: str) -> nn.Module:
+    name = getattr(function, "__name__", type(function).__name__)
     parameters = inspect.signature(function).parameters
     offered: dict[str, Any] = {"shape": shape, "width": width, "stem": stem}
     accepted = {key: value for key, value in offered.items() if key in parameters}
@@ -209,14 +224,6 @@ def _custom(name: str, shape: tuple[int, int, int], width: float, stem: str) -> 
     if custom.replaced:
         _log.warning("%s: %s replaced by the identity to get at the features", name, " and ".join(custom.replaced))
     return custom
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    remedy = "write module:function, and see that the module is installed or on PYTHONPATH"
-    function: Callable[..., Any] = imported("encoder", name, remedy)
-    if not callable(function):
-        raise TypeError(f"encoder={name!r} is a {type(function).__name__}; it must be a function that makes a module")
-    return function
 
 
 def _scaled(channels: int, width: float) -> int:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from gcalign.lab.limits import within
+
 THUMBNAIL = 48  # pixels of a side, at most
 WIDEST = 1200  # pixels of a figure
 
@@ -47,7 +49,9 @@ def figure(picture: bytes) -> str:
     """A drawing as a data URL, no wider than a page needs."""
     from PIL import Image
 
-    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    opened = Image.open(io.BytesIO(picture))
+    within("IMAGE_PIXELS", opened.width * opened.height, "the number of pixels of a figure")
+    image = opened.convert("RGB")
     image.thumbnail((WIDEST, 4 * WIDEST))
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=82, method=4)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from torch import nn
 
 from gcalign.lab.data.images import Images
-from gcalign.lab.models import encoder
+from gcalign.lab.models import Factory, encoder, outside
 from gcalign.lab.training.config import Config, configured
-from gcalign.lab.training.runs import Run
+from gcalign.lab.training.runs import Run, factory_of
 
 NAMES = ("pixels", "untrained")
 MODEL = ("model.encoder", "model.width", "model.stem")  # all of a model that a probe sees: the head is left out
-WORDS = ("like", *MODEL)
+WORDS = ("like", *MODEL)  # and `encoder`, for a run that was made with one of the user's own
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,14 @@ class Baseline:
 
     name: str
     config: Config
+    build: str | Factory  # what makes the encoder
     like: Run | None = None
 
     def __call__(self, images: Images) -> nn.Module:
         if self.name == "pixels":
             return nn.Flatten()
         m = self.config.model
-        return encoder(m.encoder, shape=images.shape, width=m.width, stem=m.stem, seed=self.config.seed)
+        return encoder(self.build, shape=images.shape, width=m.width, stem=m.stem, seed=self.config.seed)
 
     def __str__(self) -> str:
         if self.name == "pixels":
@@ -49,9 +50,18 @@ def named(given: Mapping[str, str]) -> Baseline | None:
                     f"{key}={given[key]} is for a baseline, and run={name} has a model of its own; use run=untrained"
                 )
         return None
+    if name == "pixels":
+        for key in (*MODEL, "encoder"):
+            if key in given:
+                raise ValueError(f"{key}={given[key]} has no effect on run=pixels, which has no encoder; leave it out")
     if "like" not in given:
-        return Baseline(name, configured([f"{key}={value}" for key, value in own.items()]))
+        if "encoder" in given:
+            raise ValueError(f"encoder={given['encoder']} goes with a run; for run=untrained write model.encoder=")
+        config = configured([f"{key}={value}" for key, value in own.items()])
+        return Baseline(name, config, outside(config.model.encoder))
     for key, value in own.items():
         raise ValueError(f"{key}={value} cannot go with like={given['like']}, which decides it; leave one of them out")
     like = Run.at(given["like"])
-    return Baseline(name, like.config(), like)
+    config = like.config()
+    build = "" if name == "pixels" else factory_of(config.model.encoder, given.get("encoder"), f"like={like.path}")
+    return Baseline(name, config, build, like)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gcalign.errors import did_you_mean, imported
+from gcalign.errors import did_you_mean
+from gcalign.lab.outside import imported
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,16 @@ class Named:
     where: str
     package: str
     arguments: Callable[[Path], dict[str, Any]]
+    resumed: Callable[[Path, int], dict[str, Any]] = lambda run, step: {}  # more, for one that continues after a step
+
+
+def _purged(run: Path, step: int) -> dict[str, Any]:
+    """TensorBoard hides what a killed process logged after `step`, if this one's file has a later name than its."""
+    seconds = [path.name.split(".")[3] for path in (run / "tensorboard").glob("events.out.tfevents.*")]
+    last = max((int(text) for text in seconds if text.isdigit()), default=0)
+    while last >= int(time.time()) >= last - 5:  # a clock that was turned back is not waited for
+        time.sleep(0.1)
+    return {"purge_step": step + 1}
 
 
 LOGGERS = {
@@ -26,11 +38,13 @@ LOGGERS = {
         "lightning.pytorch.loggers:TensorBoardLogger",
         "tensorboard",
         lambda run: {"save_dir": run, "name": "", "version": "tensorboard"},
+        _purged,
     ),
     "csv": Named(
-        "lightning.pytorch.loggers:CSVLogger",
+        "gcalign.lab.training.rows:RowsLogger",
         "lightning",
         lambda run: {"save_dir": run, "name": "", "version": "csv"},
+        lambda run, step: {"resume_at": step},
     ),
     # a version is W&B's id of a run: under the same one, a resumed run is drawn on
     "wandb": Named(
@@ -64,14 +78,18 @@ def check(name: str) -> None:
         )
 
 
-def logger_of(name: str, arguments: dict[str, Any], run: Path) -> Any:
-    """The logger of a run, which writes below its folder unless `arguments` say otherwise; False is none."""
+def logger_of(name: str, arguments: dict[str, Any], run: Path, resume_at: int = 0) -> Any:
+    """The logger of a run, which writes below its folder unless `arguments` say otherwise; None is none.
+
+    Logs of a run that continues after step `resume_at` continue there.
+    """
     check(name)
     if name == "none":
-        return False
+        return None
     named = LOGGERS.get(name)
     kind = _imported(named.where if named else name)
     own = named.arguments(run) if named else {"save_dir": run}
+    own |= named.resumed(run, resume_at) if named and resume_at else {}
     known = inspect.signature(kind).parameters
     if not named and "save_dir" not in known:
         own = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from gcalign import methods
 from gcalign.alignment import Alignment
 from gcalign.lab.data.images import Images
-from gcalign.lab.models import Twin, encoder, momentum_at, predictor, projector
+from gcalign.lab.models import Factory, Twin, encoder, momentum_at, predictor, projector
 from gcalign.lab.training.config import Config, Optimizer
 from gcalign.lab.training.stream import Augment, Batch, seed_of
 from gcalign.metrics import alignment, uniformity
@@ -46,14 +47,27 @@ def lr_at(step: int, total: int, o: Optimizer) -> float:
     return o.lr
 
 
+def optimizer_of(o: Optimizer, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    if o.name == "sgd":
+        return torch.optim.SGD(trained, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay)
+    return torch.optim.Adam(trained, lr=o.lr, weight_decay=o.weight_decay)
+
+
 class Pretraining(L.LightningModule):
     """f_θ and g_θ minimising d_M(P_tgt ‖ P_θ); BYOL adds a predictor and a momentum twin."""
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], augment: Augment, total: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        shape: tuple[int, int, int],
+        augment: Augment,
+        total: int,
+        build: str | Factory | None = None,  # what makes the encoder, if the config's name for it is not gcalign's
+    ) -> None:
         super().__init__()
         self.config, self.augment, self.total = config, augment, total
         m = config.model
-        self.encoder = encoder(m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
+        self.encoder = encoder(build or m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
         features = self.encoder.features
         assert isinstance(features, int)
         self.projector = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=config.seed)
@@ -70,6 +84,11 @@ class Pretraining(L.LightningModule):
 
     def check(self, images: Images) -> None:
         """That the data set has what the target reads."""
+        if self.config.target.noise and "labels" not in self.target.reads:
+            raise ValueError(
+                f"target.noise={self.config.target.noise} needs a target that reads labels, and {self.target!r} does "
+                "not; set target.name=labels"
+            )
         for name in ("labels", "domains"):
             if name in self.target.reads and getattr(images, name) is None:
                 raise ValueError(
@@ -110,7 +129,7 @@ class Pretraining(L.LightningModule):
         return 0.5 * (self.criterion(p[0], targets[1]) + self.criterion(p[1], targets[0]))
 
     def _log(self, loss: Tensor, z: tuple[Tensor, ...], known: dict[str, Any], step: int) -> None:
-        self.log("loss", loss.detach(), prog_bar=True)
+        self.log("loss", loss.detach(), prog_bar=True, logger=False)
         if (step + 1) % self.config.log_every and step + 1 != self.total:
             return
         with torch.no_grad():
@@ -124,15 +143,11 @@ class Pretraining(L.LightningModule):
                     "plan/entropy": plan.entropy,
                     "plan/iterations": torch.tensor(float(plan.iterations)),
                 }
-        self.log_dict(measures)
-        self.log("lr", lr_at(step, self.total, self.config.optimizer))
+        self.log_dict(measures, logger=False)  # the loggers get what the result lines have
+        self.log("lr", lr_at(step, self.total, self.config.optimizer), logger=False)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        o = self.config.optimizer
-        trained = [p for p in self.parameters() if p.requires_grad]
-        if o.name == "sgd":
-            return torch.optim.SGD(trained, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay)
-        return torch.optim.Adam(trained, lr=o.lr, weight_decay=o.weight_decay)
+        return optimizer_of(self.config.optimizer, [p for p in self.parameters() if p.requires_grad])
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         rate = lr_at(batch.step, self.total, self.config.optimizer)

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
+from gcalign.errors import count
 from gcalign.lab import files
+from gcalign.lab.data.images import Images
+from gcalign.lab.models import Factory, encoder, outside, projector
+from gcalign.lab.training import trust
 from gcalign.lab.training.config import Config
+from gcalign.lab.training.ready import Encoder, Normalisation, normalisation_of
+from gcalign.lab.words import path_of, quoted
+
+NEEDED: Mapping[str, Mapping[str, Any]] = {  # by the kind of a result line, what is read of it
+    "train": {"step": int},
+    "knn": {"step": int, "accuracy": (int, float)},
+    "probe": {"protocol": str, "accuracy": (int, float)},
+    "measure": {"key": str, "findings": list},
+}
+FINDING: Mapping[str, Any] = {"measure": str, "value": (int, float, type(None)), "labels": dict, "about": dict}
 
 
 @dataclass(frozen=True)
@@ -43,11 +58,11 @@ class Run:
 
     @staticmethod
     def of(config: Config) -> Run:
-        return Run(Path(config.runs) / config.folder)
+        return Run(path_of(config.runs) / config.folder)
 
     @staticmethod
     def at(path: str | Path) -> Run:
-        run = Run(Path(path))
+        run = Run(path_of(path))
         if not run.config_file.exists():
             raise ValueError(
                 f"run={path} must be a folder with a config.json, as `gcalign train` makes; see `gcalign list`"
@@ -55,26 +70,37 @@ class Run:
         return run
 
     def start(self, config: Config) -> None:
-        """Make the folder, if it can be written."""
+        """Write the config, signed, and remove what a killed process left half-written."""
+        content = config.as_dict()
+        signed = content | {"signature": trust.signature(content)}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            files.write(self.config_file, json.dumps(config.as_dict(), indent=2, sort_keys=True) + "\n")
+            files.clean(self.path)
+            files.write(self.config_file, json.dumps(signed, indent=2, sort_keys=True) + "\n")
         except OSError as error:
             raise ValueError(f"runs={config.runs}: {error}; choose a folder that can be written with runs=…") from error
 
     def config(self) -> Config:
+        return self._read()[0]
+
+    def is_own(self) -> bool:
+        """Whether a command of this user wrote the config, so that the paths in it are the user's."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[Config, bool]:
         try:
-            return Config.from_dict(json.loads(self.config_file.read_text(encoding="utf-8")))
-        except (ValueError, OmegaConfBaseException) as error:
-            said = " ".join(str(error).split())
+            content = files.from_json(files.read(self.config_file))
+            given = content.pop("signature", None) if isinstance(content, dict) else None
+            return Config.from_dict(content), trust.is_signed(content, given)
+        except (ValueError, OSError) as error:
             raise ValueError(
-                f"{self.config_file} cannot be read ({said}); the command that started this run writes it again"
+                f"{self.config_file} cannot be read ({error}); the command that started this run writes it again"
             ) from error
 
     def check_writable(self) -> None:
         """That a result can be recorded, before the time it takes to find it."""
         try:
-            self.results_file.open("a").close()
+            files.append_json_lines(self.results_file, [])
         except OSError as error:
             raise ValueError(
                 f"run={self.path} cannot record results ({error}); make it writable, or probe a copy of it"
@@ -85,7 +111,8 @@ class Run:
         self.checkpoint_file.unlink(missing_ok=True)
 
     def results(self) -> list[dict[str, Any]]:
-        return files.read_json_lines(self.results_file)
+        """The result lines that are whole; others are named in a warning."""
+        return files.read_json_lines(self.results_file, _fault)
 
     def keep_results_before(self, step: int) -> None:
         """Forget what a killed process wrote after its last checkpoint: it will be written again."""
@@ -94,114 +121,184 @@ class Run:
             files.write(self.results_file, "".join(map(files.to_json_line, kept)))
 
 
+def _fault(line: dict[str, Any]) -> str | None:
+    """What keeps a line from being one of the kinds that are read."""
+    kind = line.get("kind")
+    needed = NEEDED.get(str(kind), {})
+    wrong = [name for name, kinds in needed.items() if not isinstance(line.get(name), kinds)]
+    if kind == "train":  # every other value is a curve
+        wrong += [name for name, value in line.items() if name != "kind" and not isinstance(value, int | float)]
+    if kind == "measure" and not wrong:
+        wrong += [] if all(map(_is_finding, line["findings"])) else ["findings"]
+    return None if isinstance(kind, str) and not wrong else f"{wrong[0] if wrong else 'kind'} is missing or no result"
+
+
+def _is_finding(content: Any) -> bool:
+    """As `experiments.measures` writes them."""
+    if not isinstance(content, dict) or not {"measure", "value"} <= content.keys() <= FINDING.keys():
+        return False
+    return all(isinstance(value, FINDING[name]) for name, value in content.items())
+
+
 def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Tensors as safetensors, whole or not at all."""
     from safetensors.torch import save as to_bytes
 
-    files.write(path, to_bytes({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata))
+    whole = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    files.write(path, to_bytes(_unshared(whole), metadata))
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata; a damaged file is an error that says what to do."""
+def read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors (unless only the metadata is wanted) and metadata; a damaged file is an error that says what to do."""
     from safetensors import SafetensorError, safe_open
 
     try:
+        if not path.is_file():
+            raise OSError("it is no file")
         with safe_open(path, framework="pt") as file:
-            return {k: file.get_tensor(k) for k in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118  # not a dict
-    except (SafetensorError, OSError) as error:
+            keys = file.keys() if tensors else ()
+            return {k: file.get_tensor(k) for k in keys}, dict(file.metadata() or {})
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}); delete it to start this run again") from error
 
 
-def save_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Everything step `step` starts from."""
-    tensors = {f"model.{k}": v for k, v in module.state_dict().items()}
-    state = optimizer.state_dict()["state"]
-    numbers: dict[str, dict[str, float]] = {}
-    for index, slots in state.items():
-        for name, value in slots.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{name}"] = value
-            elif value is not None:
-                numbers.setdefault(str(index), {})[name] = value
-    save(run.checkpoint_file, _unshared(tensors), {"step": str(step), "numbers": json.dumps(numbers)})
-
-
-def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Put the state back and return the step to go on with."""
-    tensors, metadata = read(run.checkpoint_file)
-    module.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, index, name = key.split(".", 2)
-            state.setdefault(int(index), {})[name] = value
-    for index, slots in json.loads(metadata["numbers"]).items():
-        state.setdefault(int(index), {}).update(slots)
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return int(metadata["step"])
-
-
-def checkpoint_step(run: Run) -> int:
-    """The step a run would go on with; 0 if it has no checkpoint."""
-    return int(read(run.checkpoint_file)[1]["step"]) if run.checkpoint_file.exists() else 0
-
-
-def save_weights(
-    run: Run, config: Config, encoder: nn.Module, projector: nn.Module, shape: tuple[int, int, int]
-) -> None:
-    """The encoder and its head, with the config inside."""
+def save_weights(run: Run, config: Config, encoder: nn.Module, projector: nn.Module, images: Images) -> None:
+    """The encoder and its head, with the config and the preprocessing inside."""
     tensors = {f"encoder.{k}": v for k, v in encoder.state_dict().items()}
     tensors |= {f"projector.{k}": v for k, v in projector.state_dict().items()}
     # one entry: safetensors writes several in any order, and the file should be the same byte for byte
-    about = json.dumps({"config": config.identity, "shape": shape}, sort_keys=True)
-    save(run.weights_file, _unshared(tensors), {"gcalign": about})
+    about = {"config": config.identity, "shape": images.shape, "mean": images.mean, "std": images.std}
+    code = crc32(tensors, json.dumps(about, sort_keys=True))
+    save(run.weights_file, tensors, {"gcalign": json.dumps({**about, "crc32": code}, sort_keys=True)})
 
 
 def weights_of(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int]]:
     """The tensors of a finished run, what decided them, and the shape [C, H, W] they were trained on."""
+    return _weights(run)[:3]
+
+
+def _weights(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int], Normalisation | None]:
     if not run.weights_file.exists():
         raise ValueError(f"run={run.path} has no weights yet; finish it with the command that started it")
     tensors, metadata = read(run.weights_file)
-    about = json.loads(metadata["gcalign"])
-    channels, height, width = about["shape"]
-    return tensors, Config.from_dict(about["config"]), (channels, height, width)
+    try:
+        about = files.from_json(metadata["gcalign"])
+        code = about.pop("crc32", None)
+        channels, height, width = (count("a side of shape", side, "[C, H, W]") for side in about["shape"])
+        config = Config.from_dict(about["config"])
+        statistics = normalisation_of(about, config.data.name, channels)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{run.weights_file} does not say what it holds ({type(error).__name__}: {error}); train the run again"
+        ) from error
+    check_crc32(run.weights_file, tensors, json.dumps(about, sort_keys=True), code)
+    return tensors, config, (channels, height, width), statistics
 
 
-def load(run: str | Path) -> nn.Module:
+def load(run: str | Path, *, encoder: str | Factory | None = None) -> Encoder:
     """Load the trained encoder of a run, in eval mode. `gcalign.load` is this function.
 
     Args:
         run: the folder of a finished run, as `gcalign train` makes it.
+        encoder: the function that makes the network, or its name `module:function`, for a run that was made with an
+            encoder of your own (`model.encoder=module:function`). The run's files hold its name, but a name in a file
+            is never imported.
 
     Returns:
-        A module: normalised images [B, C, H, W] → features [B, D].
+        A module: normalised images [B, C, H, W] → features [B, D]. Its method `embed` takes PIL images, arrays or
+        paths, and does the preprocessing.
 
     Raises:
-        ValueError: if the folder is not a run, or the run is not finished.
+        ValueError: if the folder is not a run, the run is not finished, or its encoder must be given.
 
     Example:
         >>> encoder = gcalign.load("runs/gca-uot-cifar10-1a2b3c4d5e")  # doctest: +SKIP
-        >>> features = encoder(images)  # doctest: +SKIP
+        >>> features = encoder.embed(["one.png", "two.png"])  # doctest: +SKIP
     """
-    from gcalign.lab.models import encoder
-
-    tensors, config, shape = weights_of(Run.at(run))
-    m = config.model
-    network = encoder(m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
-    network.load_state_dict({k.removeprefix("encoder."): v for k, v in tensors.items() if k.startswith("encoder.")})
-    return network.eval()
+    return _body(Run.at(run), encoder).eval()
 
 
-def load_whole(run: str | Path) -> nn.Sequential:
+def load_whole(run: str | Path, *, encoder: str | Factory | None = None) -> nn.Sequential:
     """Encoder and projector, in eval mode: what the loss saw."""
-    from gcalign.lab.models import projector
+    place = Run.at(run)
+    body, (tensors, config, _) = _body(place, encoder), weights_of(place)
+    m, features = config.model, body.features
+    head = _filled(
+        lambda: projector(m.projector, features, hidden=m.hidden, out=m.out), "projector.", tensors, place.weights_file
+    )
+    return nn.Sequential(body.network, head).eval()
 
-    tensors, config, _ = weights_of(Run.at(run))
-    m, body = config.model, load(run)
-    assert isinstance(body.features, int)
-    head = projector(m.projector, body.features, hidden=m.hidden, out=m.out, seed=config.seed)
-    head.load_state_dict({k.removeprefix("projector."): v for k, v in tensors.items() if k.startswith("projector.")})
-    return nn.Sequential(body, head).eval()
+
+def _body(run: Run, given: str | Factory | None) -> Encoder:
+    tensors, config, shape, normalisation = _weights(run)
+    m = config.model
+    factory = factory_of(m.encoder, given, f"run={run.path}")
+
+    def make() -> nn.Module:
+        return encoder(factory, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
+
+    network = _filled(make, "encoder.", tensors, run.weights_file, lazily=isinstance(factory, str))
+    return Encoder(network, shape, normalisation)
+
+
+def factory_of(own: str, given: str | Factory | None, what: str) -> str | Factory:
+    """What makes an encoder whose name a file holds: that name if it is one of gcalign's, else what the user gives."""
+    if ":" in own:
+        if given is None or (isinstance(given, str) and ":" not in given):
+            raise ValueError(
+                f"{what} has the encoder {own!r}, which is not part of gcalign, and a name in a file is not imported; "
+                f"if you know it, add {quoted(f'encoder={own}')}"
+            )
+        return outside(given) if isinstance(given, str) else given
+    if given not in (None, own):
+        raise ValueError(f"encoder={given!r} is not that of {what}, which was made with {own!r}; leave encoder out")
+    return own
+
+
+def _filled(
+    make: Callable[[], nn.Module], prefix: str, tensors: Mapping[str, Tensor], file: Path, *, lazily: bool = True
+) -> nn.Module:
+    """A module with the weights of a file. `lazily`, its own are never made: the file says how large it is."""
+    mine = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    try:
+        if not lazily:  # it may have buffers that no file holds
+            network = make()
+            network.load_state_dict(mine)
+            return network
+        with torch.device("meta"):
+            network = make()
+        for key, value in network.state_dict().items():
+            if key in mine and mine[key].dtype != value.dtype:
+                raise RuntimeError(f"{key} is {mine[key].dtype}, not {value.dtype}")
+        network.load_state_dict({key: value.clone() for key, value in mine.items()}, assign=True)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{file} does not fit the model in its config ({brief(error)}); train the run again"
+        ) from error
+    return network
+
+
+def crc32(tensors: Mapping[str, Tensor], about: str = "") -> str:
+    """A checksum of names, types, shapes and bytes, by which a flipped bit is found."""
+    code = zlib.crc32(about.encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        code = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), code)
+        code = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, code)
+    return f"{code:08x}"
+
+
+def check_crc32(file: Path, tensors: Mapping[str, Tensor], about: str, given: str | None) -> None:
+    """That a file holds what was written; files of before checksums have none."""
+    if given is not None and crc32(tensors, about) != given:
+        raise ValueError(
+            f"{file} is damaged: its checksum is not that of its content; delete it to start this run again"
+        )
+
+
+def brief(error: Exception) -> str:
+    """What another library says, in a line."""
+    return " ".join(str(error).split())[:200]
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from gcalign.lab.data import splits
 from gcalign.lab.data.images import Images
 
 Augment = Callable[[Tensor, int], Tensor]
@@ -63,6 +64,7 @@ class Stream(Dataset[Batch]):
         seed: int,
         noise: float,
         views: int,
+        mislabelled: float = 0.0,  # share of the labels that are wrong
         rank: int = 0,
         world: int = 1,
         augment: Augment | None = None,  # given, it runs here, in the loader's workers
@@ -81,7 +83,11 @@ class Stream(Dataset[Batch]):
         self.images, self.batch_size, self.seed, self.noise, self.views = images, batch_size, seed, noise, views
         self.rank, self.world, self.augment = rank, world, augment
         self.fixed = mismatched(len(images), noise, seed) if fixed else None
-        self.weights = weights
+        labels = images.labels
+        if mislabelled and labels is not None:
+            labels = splits.mislabelled(labels, mislabelled, seed_of(seed, "labels"))
+        known = {"labels": labels, "domains": images.domains, "weights": weights}
+        self.known = {name: x for name, x in known.items() if x is not None}
         self.steps_per_epoch = len(self.members) // batch_size
         self.total = self.steps_per_epoch * epochs
 
@@ -123,8 +129,5 @@ class Stream(Dataset[Batch]):
             seed = seed_of(self.seed, "view", step, view, self.rank)
             bases.append(base if self.augment is None else self.augment(base, seed))
             seeds.append(seed)
-        known = {"labels": self.images.labels, "domains": self.images.domains, "weights": self.weights}
         here = indices[mine]
-        return Batch(
-            step, here, tuple(bases), tuple(seeds), {name: x[here] for name, x in known.items() if x is not None}
-        )
+        return Batch(step, here, tuple(bases), tuple(seeds), {name: x[here] for name, x in self.known.items()})

@@ -1,53 +1,69 @@
-"""`gcalign train`: from a config to a finished run, or on with one that was interrupted."""
+"""`gcalign train`: from a config to a finished run; a run that was interrupted is continued."""
 
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
-import numpy as np
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gcalign.lab import files
-from gcalign.lab.data.images import Images
+from gcalign.lab.data.images import Images, Subset
 from gcalign.lab.data.sources import labels_of, load
-from gcalign.lab.data.splits import stratified
+from gcalign.lab.data.splits import long_tailed, stratified
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import evaluate, extract
+from gcalign.lab.limits import within
+from gcalign.lab.models import Factory, outside
+from gcalign.lab.training.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
 from gcalign.lab.training.module import Pretraining
-from gcalign.lab.training.runs import Run, checkpoint_step, load_checkpoint, save_checkpoint, save_weights
+from gcalign.lab.training.owner import owned
+from gcalign.lab.training.runs import Run, brief, save_weights
 from gcalign.lab.training.stream import Batch, Stream
+from gcalign.lab.training.weights import weights_of_pairs
+from gcalign.lab.words import quoted
 
 
 def images_of(data: Data, split: str, **more: Any) -> Images:
-    """A split of a config's data set."""
-    return load(data.name, split, root=data.root, size=data.size, limit=data.limit, on_error=data.on_error, **more)
+    """A split of a config's data set; a long tail is that of the training images alone."""
+    about: dict[str, Any] = {"root": data.root, "size": data.size, "on_error": data.on_error, **more}
+    if split != "train" or data.tail == 1:
+        return load(data.name, split, limit=data.limit, **about)
+    whole = load(data.name, split, **about)
+    return Subset(whole, long_tailed(labels_of(whole, "data.tail"), data.tail, data.limit, seed=0))
 
 
 class Keeper(Callback):
-    """Checkpoints, result lines and images/s; on one rank for all."""
+    """Result lines, logs, images/s and then, when all of it is on disk, checkpoints; on one rank for all."""
 
-    def __init__(self, run: Run, resume_at: int) -> None:
-        self.run, self.resume_at = run, resume_at
-        self.clock, self.clocked = time.perf_counter(), resume_at
+    def __init__(self, run: Run) -> None:
+        self.run, self.resume_at = run, 0
+        self.clock, self.clocked = time.perf_counter(), 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, Pretraining)
+        first = trainer.strategy.broadcast(self.resume_at)
+        if first != self.resume_at:
+            raise ValueError(
+                f"rank {trainer.global_rank} continues at step {self.resume_at}, rank 0 at {first}; try again"
+            )
         if self.resume_at:
             module.done = load_checkpoint(self.run, module, trainer.optimizers[0])
-        self.clock = time.perf_counter()
+        self.clock, self.clocked = time.perf_counter(), self.resume_at
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -55,22 +71,27 @@ class Keeper(Callback):
         assert isinstance(module, Pretraining)
         config, done = module.config, batch.step + 1
         module.done = done
-        if trainer.is_global_zero and self._due(done, config, module.total):
-            save_checkpoint(self.run, module, trainer.optimizers[0], done)
-        if done % config.log_every and done != module.total:
-            return
-        rate = (done - self.clocked) * config.batch_size / max(1e-9, time.perf_counter() - self.clock)
-        self.clock, self.clocked = time.perf_counter(), done
-        module.log("images/s", rate, prog_bar=True)
-        if not trainer.is_global_zero:
-            return
-        measured = {k: float(v) for k, v in trainer.callback_metrics.items()}
-        files.append_json_lines(self.run.results_file, [{"kind": "train", "step": done, **measured, "images/s": rate}])
-
-    @staticmethod
-    def _due(done: int, config: Config, total: int) -> bool:
+        if done % config.log_every == 0 or done == module.total:
+            rate = (done - self.clocked) * config.batch_size / max(1e-9, time.perf_counter() - self.clock)
+            self.clock, self.clocked = time.perf_counter(), done
+            module.log("images/s", rate, prog_bar=True, logger=False)
+            measured = {k: float(v) for k, v in trainer.callback_metrics.items()} | {"images/s": rate}
+            record(trainer, self.run, done, {"kind": "train", **measured}, measured)
         # between accumulated batches half of a gradient is pending, which no file holds
-        return done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != total
+        due = done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != module.total
+        if trainer.is_global_zero and due:
+            for logger in trainer.loggers:
+                logger.save()
+            save_checkpoint(self.run, module, trainer.optimizers[0], done, config.hash)
+
+
+def record(trainer: L.Trainer, run: Run, step: int, line: dict[str, Any], scalars: dict[str, float]) -> None:
+    """A result line, and the same numbers for the loggers, at the step of the run and not of the process."""
+    if not trainer.is_global_zero:
+        return
+    files.append_json_lines(run.results_file, [{"step": step, **line}])
+    for logger in trainer.loggers:
+        logger.log_metrics(scalars, step)
 
 
 class OnlineKNN(Callback):
@@ -94,25 +115,8 @@ class OnlineKNN(Callback):
         found = evaluate(
             "knn", features[known], self.labels[known], features[asked], self.labels[asked], split="held out"
         )
-        record = {"kind": "knn", "step": batch.step + 1, "epoch": epoch, "accuracy": found.accuracy}
-        files.append_json_lines(self.run.results_file, [record])
-        module.log("knn", found.accuracy, prog_bar=True)
-
-
-def weights_of_pairs(path: str | None, n: int) -> Tensor | None:  # [n]
-    """The weights that `pairs.weights` names."""
-    if path is None:
-        return None
-    try:
-        weights = torch.tensor(np.load(path, allow_pickle=False)).float()
-    except (ValueError, TypeError, EOFError) as error:
-        raise ValueError(f"pairs.weights={path} cannot be read ({error}); it must be numbers in an npy file") from None
-    if weights.shape != (n,) or not bool((weights >= 0).all() & weights.isfinite().all()):
-        raise ValueError(
-            f"pairs.weights={path} has the shape {tuple(weights.shape)}; it must have a finite weight ≥ 0 for each of "
-            f"the {n} training images: audit this run's pairs, with the same data.limit"
-        )
-    return weights
+        line = {"kind": "knn", "epoch": epoch, "accuracy": found.accuracy}
+        record(trainer, self.run, batch.step + 1, line, {"knn": found.accuracy})
 
 
 def train(
@@ -120,25 +124,24 @@ def train(
     *,
     images: Images | None = None,
     members: Tensor | None = None,
+    encoder: str | Factory | None = None,
     quiet: bool = False,
     announce: bool = True,
 ) -> Run:
-    """Run it, go on with it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
+    """Run it, continue it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
 
-    `members` are the pairs to train on, for cross-fitting; the run's config does not have them.
+    An encoder of the user's own is imported by its name in `config`, which a command or a call made; for a config out
+    of a file, `encoder` is what to use instead. `members` are the pairs to train on, for cross-fitting; the run's
+    config does not have them.
     """
     run = Run.of(config)
     if run.done:
-        _say(
-            f"{run.path} is finished already; nothing to do. Evaluate it with: gcalign probe run={run.path}",
-            quiet or not announce,
-        )
-        return run
+        return _finished(run, quiet or not announce)
     images = images_of(config.data, "train") if images is None else images
-    resume_at = checkpoint_step(run)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
+    keeper = Keeper(run)
     try:
-        trainer = _trainer(config, run, images, resume_at, quiet)
+        trainer = _trainer(config, run, images, keeper, quiet)
     except MisconfigurationException as error:
         raise ValueError(
             f"accelerator={config.accelerator} devices={config.devices} precision={config.precision}: {error}; "
@@ -152,15 +155,59 @@ def train(
         seed=config.seed,
         noise=config.pairs.noise,
         views=config.pairs.views,
+        mislabelled=config.target.noise,
         rank=trainer.global_rank,
         world=trainer.world_size,
         augment=augment if config.augment_in == "workers" else None,
         fixed=config.pairs.fixed,
-        weights=weights_of_pairs(config.pairs.weights, len(images)),
+        weights=weights_of_pairs(config.pairs, len(images)),
         members=members,
     )
-    module = Pretraining(config, images.shape, augment, stream.total)
+    pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
+    within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
+    module = Pretraining(config, images.shape, augment, stream.total, encoder or outside(config.model.encoder))
     module.check(images)
+    with _owned(run, config) if trainer.is_global_zero else nullcontext():
+        if run.done:  # by the process that this one waited for
+            return _finished(run, quiet or not announce)
+        if trainer.is_global_zero:
+            run.start(config)
+        keeper.resume_at = checkpoint_step(run, config.hash)
+        if keeper.resume_at > stream.total:
+            raise ValueError(
+                f"{run.checkpoint_file} is of step {keeper.resume_at}, and the run has {stream.total} steps; delete it "
+                "to start the run again"
+            )
+        _continued(config, run, images, trainer, module, stream, keeper.resume_at, quiet)
+    if trainer.is_global_zero:
+        again = quoted("gcalign", "probe", f"run={run.path}")
+        _say(f"done: {run.path}\nevaluate it with: {again}", quiet or not announce)
+    return run
+
+
+@contextmanager
+def _owned(run: Run, config: Config) -> Iterator[None]:
+    """The run's folder, made and owned: the first thing that is written."""
+    with ExitStack() as stack:
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(owned(run.path, wait=config.wait))
+        except OSError as error:
+            raise ValueError(f"runs={config.runs}: {error}; choose a folder that can be written with runs=…") from error
+        yield
+
+
+def _continued(
+    config: Config,
+    run: Run,
+    images: Images,
+    trainer: L.Trainer,
+    module: Pretraining,
+    stream: Stream,
+    resume_at: int,
+    quiet: bool,
+) -> None:
+    """From the last checkpoint, or the start, to the weights."""
     loader = DataLoader(
         stream,
         batch_size=None,
@@ -168,27 +215,35 @@ def train(
         num_workers=config.workers,
         persistent_workers=False,
     )
-    run.start(config)  # the first thing that is written
     try:
-        run.keep_results_before(resume_at)
+        if trainer.is_global_zero:
+            run.keep_results_before(resume_at)
         if resume_at:
-            _say(f"{run.path}: going on at step {resume_at}", quiet)
+            trainer.logger = logger_of(config.logger, config.logger_args, run.path, resume_at)
+            _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
         if trainer.is_global_zero:
-            save_weights(run, config, module.encoder, module.projector, images.shape)
+            save_weights(run, config, module.encoder, module.projector, images)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
         _say(f"{said} at step {checkpoint_step(run)}", quiet or not trainer.is_global_zero)
         raise
-    except OSError as error:  # a full disk, most of all
+    except (OSError, WorkerError) as error:  # a full disk, most of all
         raise ValueError(
             f"{run.path} stopped at step {module.done} of {stream.total}: {error}; when that is mended, the same "
             f"command goes on at step {checkpoint_step(run)}"
         ) from error
-    if trainer.is_global_zero:
-        _say(f"done: {run.path}\nevaluate it with: gcalign probe run={run.path}", quiet or not announce)
+
+
+def _finished(run: Run, quiet: bool) -> Run:
+    again = quoted("gcalign", "probe", f"run={run.path}")
+    _say(f"{run.path} is finished already; nothing to do. Evaluate it with: {again}", quiet)
     return run
+
+
+class WorkerError(Exception):
+    """A process that training needs is gone."""
 
 
 def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> None:
@@ -205,6 +260,10 @@ def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> 
             trainer.fit(module, loader)
         except SystemExit:
             raise KeyboardInterrupt from None
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise WorkerError(f"{brief(error)}; too little memory, perhaps: try workers=0") from error
         finally:
             if main:
                 signal.signal(signal.SIGINT, handler)
@@ -212,11 +271,11 @@ def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> 
         raise KeyboardInterrupt
 
 
-def _trainer(config: Config, run: Run, images: Images, resume_at: int, quiet: bool) -> L.Trainer:
+def _trainer(config: Config, run: Run, images: Images, keeper: Keeper, quiet: bool) -> L.Trainer:
     watched = sys.stderr.isatty() and not quiet
-    callbacks: list[Callback] = [Keeper(run, resume_at)]
-    if config.knn_every:
-        callbacks.append(OnlineKNN(run, images, config.knn_every))
+    callbacks: list[Callback] = [keeper]
+    if config.knn_every:  # before the keeper, whose checkpoint is the last that is written of a step
+        callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
     if watched:
         callbacks.append(RichProgressBar())
     return L.Trainer(
@@ -226,7 +285,7 @@ def _trainer(config: Config, run: Run, images: Images, resume_at: int, quiet: bo
         strategy="ddp" if config.devices > 1 else "auto",
         precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
         accumulate_grad_batches=config.accumulate,
-        logger=logger_of(config.logger, config.logger_args, run.path),
+        logger=logger_of(config.logger, config.logger_args, run.path) or False,
         log_every_n_steps=config.log_every,
         callbacks=callbacks,
         enable_checkpointing=False,

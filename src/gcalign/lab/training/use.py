@@ -1,20 +1,14 @@
-"""What is done with a finished run: probe it, embed data with it, list it with the others."""
+"""What is done with a finished run: probe it, embed data with it."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import statistics
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor, nn
 
 from gcalign.errors import count, did_you_mean, one_of
@@ -29,8 +23,11 @@ from gcalign.lab.evaluation.domains import least_squares
 from gcalign.lab.evaluation.results import options_of
 from gcalign.lab.training import baselines
 from gcalign.lab.training.config import Data
+from gcalign.lab.training.owner import owned
 from gcalign.lab.training.runs import Run, load, weights_of
 from gcalign.lab.training.train import images_of
+from gcalign.lab.training.typed import value_of
+from gcalign.lab.words import path_of, quoted
 
 DATA = ("data", "data.root", "data.size", "data.limit", "data.on_error")
 
@@ -49,12 +46,6 @@ def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str
     return found
 
 
-def _value(text: str) -> Any:
-    """As in a config: 3, 1e-3, [0.1, 0.01], sgd."""
-    # a dot list is always a mapping, which the stubs do not tell
-    return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
-
-
 def _device(given: dict[str, str]) -> str:
     name = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -65,16 +56,42 @@ def _device(given: dict[str, str]) -> str:
     return name
 
 
-def data_of(run: Run | None, given: dict[str, str]) -> Data:
-    """The run's data or what is named instead, at the size the encoder was trained on; all of it unless limited."""
-    own = run.config().data if run else Data(name="scenes")
+def data_of(run: Run | None, given: dict[str, str], *, named: Data | None = None, roots: Sequence[Path] = ()) -> Data:
+    """The run's data or what is given instead, at the encoder's size, balanced; all of it unless limited.
+
+    `named` is the run's data where this command names it; where only its files do, and another user made them, a path
+    is followed if it is given or lies within `roots`.
+    """
+    own = named or (run.config().data if run else Data(name="scenes"))
+    if run and not named:
+        check_trusted(run, own, given, roots)
     data = own if given.get("data", own.name) == own.name else Data(name=given["data"], on_error=own.on_error)
     # scenes have one size, and are small enough for any encoder
     size = weights_of(run)[2][1] if run and data.name != "scenes" else None
     chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
-    changed: dict[str, Any] = {"size": size, "limit": None}
-    changed |= {key: _value(value) if key in changed else value for key, value in chosen.items()}
+    changed: dict[str, Any] = {"size": size, "limit": None, "tail": 1.0}
+    changed |= {key: value_of(f"data.{key}", value) if key in changed else value for key, value in chosen.items()}
     return dataclasses.replace(data, **changed)
+
+
+def check_trusted(run: Run, own: Data, given: dict[str, str], roots: Sequence[Path] = ()) -> None:
+    """That what is about to be read or fetched was named by the user: here, or in the command that made the run."""
+    asked = []
+    if given.get("data", own.name) == own.name:
+        if "/" in own.name and "data" not in given:
+            asked.append(f"data={own.name}")
+        if own.root is not None and "data.root" not in given and not _is_within(own.root, roots):
+            asked.append(f"data.root={own.root}")
+    if asked and not run.is_own():
+        raise ValueError(
+            f"run={run.path} was made by somebody else, or its config was changed, so the places it names are not "
+            f"followed; if you know them, add {quoted(*asked)}"
+        )
+
+
+def _is_within(root: str, roots: Sequence[Path]) -> bool:
+    place = path_of(root).resolve()
+    return any(place.is_relative_to(folder.resolve()) for folder in roots)
 
 
 def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
@@ -87,13 +104,13 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
     """
     fits = [*(protocol.fit for protocol in PROTOCOLS.values()), least_squares]
     options = {name for fit in fits for name in options_of(fit)} - {"encoder", "device"}
-    known = ("run", "protocol", "seed", "device", *baselines.WORDS, *DATA, *sorted(options))
+    known = ("run", "encoder", "protocol", "seed", "device", *baselines.WORDS, *DATA, *sorted(options))
     given = words(overrides, known, ("run",))
-    asked: dict[str, Any] = {key: _value(value) for key, value in given.items() if key in options}
+    asked: dict[str, Any] = {key: value_of(key, value) for key, value in given.items() if key in options}
     baseline = baselines.named(given)
     # a baseline's seed is that of its weights; the protocol's stays 0, as for runs of any seed
     seed = "0" if baseline else given.get("seed", "0")
-    asked["seed"] = count("seed", _value(seed), "any whole number from 0", least=0)
+    asked["seed"] = count("seed", value_of("seed", seed), "any whole number from 0", least=0)
     device = _device(given)
     run = None if baseline else Run.at(given["run"])
     model = baseline.like if baseline else run
@@ -104,7 +121,7 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
         raise ValueError(f"protocol={protocol} needs a training split, which cifar10c has not; use protocol=cifar10c")
     if run:
         run.check_writable()
-    subject = Subject(baseline or _loaded(Run.at(given["run"])), data, device, progress)
+    subject = Subject(baseline or _loaded(Run.at(given["run"]), given.get("encoder")), data, device, progress)
     if protocol in SPECIAL:
         result = SPECIAL[protocol](subject, **asked)
     else:
@@ -117,13 +134,14 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
         result = evaluate_encoder(subject.network(train), train, test, **about, **asked)
     if run:
         record = {"kind": "probe", "data": data.name, "config": run.config().hash, **result.as_dict()}
-        files.append_json_lines(run.results_file, [record])
+        with owned(run.path, wait=True):
+            files.append_json_lines(run.results_file, [record])
     return dataclasses.replace(result, of=str(baseline)) if baseline else result
 
 
-def _loaded(run: Run) -> Callable[[Images], nn.Module]:
+def _loaded(run: Run, encoder: str | None) -> Callable[[Images], nn.Module]:
     """The run's encoder, whatever the images."""
-    network = load(run.path)
+    network = load(run.path, encoder=encoder)
     return lambda images: network
 
 
@@ -184,15 +202,15 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    given = words(overrides, ("run", "split", "device", "corruption", "severity", *DATA), ("run",))
-    path = Path(output)
+    given = words(overrides, ("run", "encoder", "split", "device", "corruption", "severity", *DATA), ("run",))
+    path = path_of(output)
     if path.suffix != ".parquet" or not path.resolve().parent.is_dir():
         raise ValueError(f"-o {output} must be a .parquet file in a folder that exists")
     device, run = _device(given), Run.at(given["run"])
     data = data_of(run, given)
-    more = {key: _value(given[key]) for key in ("corruption", "severity") if key in given}
+    more = {key: value_of(key, given[key]) for key in ("corruption", "severity") if key in given}
     images = images_of(data, given.get("split", _whole(data.name)), **more)
-    features = extract(load(run.path), images, device=device, progress=progress)
+    features = extract(load(run.path, encoder=given.get("encoder")), images, device=device, progress=progress)
     columns: dict[str, Any] = {"index": list(range(len(images)))}
     if images.places:
         columns["image"] = list(images.places)
@@ -204,56 +222,3 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     pq.write_table(pa.table(columns), buffer)
     files.write(path, buffer.getvalue().to_pybytes())
     return path
-
-
-def listing(folder: str) -> list[dict[str, Any]]:
-    """One record for each run below a folder: what it is, how far it is, its best-known accuracies."""
-    rows = []
-    for path in sorted(Path(folder).glob("*/config.json")):
-        run = Run(path.parent)
-        config, results = run.config(), run.results()
-        steps = [r["step"] for r in results if r["kind"] == "train"]
-        probes = {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"}
-        changed = datetime.datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
-        rows.append(
-            {
-                "run": str(run.path),
-                "method": config.method["name"],
-                "data": config.data.name,
-                "seed": config.seed,
-                "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
-                "accuracy": ", ".join(f"{k} {100 * v:.1f} %" for k, v in probes.items()) or "–",
-                "started": changed,
-            }
-        )
-    return rows
-
-
-def show(folder: str, *, mean: bool) -> None:
-    """Print the runs below a folder, or their means over seeds."""
-    rows = summary(folder) if mean else listing(folder)
-    if not rows:
-        raise ValueError(f"{folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*names)
-    for row in rows:
-        table.add_row(*(str(row.get(name, "–")) for name in names))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def summary(folder: str) -> list[dict[str, Any]]:
-    """Mean and spread over seeds for each method and data set of a folder; paired by nothing but their settings."""
-    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for path in sorted(Path(folder).glob("*/config.json")):
-        run = Run(path.parent)
-        config = run.config()
-        group = groups.setdefault((config.method["name"], config.data.name), {})
-        last = {r["protocol"]: 100 * r["accuracy"] for r in run.results() if r["kind"] == "probe"}
-        for protocol, accuracy in last.items():
-            group.setdefault(protocol, []).append(accuracy)
-    rows = []
-    for (name, data), found in groups.items():
-        spread = {p: f" ± {statistics.stdev(v):.2f}" if len(v) > 1 else "" for p, v in found.items()}
-        shown = {p: f"{statistics.fmean(v):.2f}{spread[p]}" for p, v in found.items()}
-        rows.append({"method": name, "data": data, "seeds": max(map(len, found.values()), default=0), **shown})
-    return rows

@@ -40,7 +40,7 @@ class State(NamedTuple):
 class Blocked(ABC):
     """K̂ by blocks of rows; a subclass says where a block is found when it is wanted again."""
 
-    raw_range: ClassVar[float] = 1 / 3  # of the logarithmic range: up to this bound K̂ is K but for its offsets
+    most_raw: ClassVar[float] = math.inf  # besides a third of the logarithmic range: up to here K̂ is K but for offsets
 
     def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
         self.source, self.shape, self.shard = source, source.shape, shard
@@ -69,7 +69,7 @@ class Blocked(ABC):
         if math.isinf(self.bound):
             self.bound = source.measured_bound()
         # absorbed nothing but the offsets: true as long as no entry can leave the range
-        self._raw = self.bound <= self.raw_range * self._range
+        self._raw = self.bound <= min(self._range / 3, self.most_raw)
         self._placed = self._raw  # whether alpha is known; else the first pass finds it
 
     @cached_property
@@ -291,7 +291,7 @@ class Stored(Blocked):
 
     def _kept(self) -> Tensor:
         if self._matrix is None or self._made < self.last:
-            for _ in self.blocks():  # made by the way
+            for _ in self.blocks():  # which makes them
                 pass
         return self.like.new_empty(0, self.shape[1]) if self._matrix is None else self._matrix
 

@@ -13,7 +13,7 @@ from gcalign.transport.operators.blocked import Blocked, State
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Source
 
-_HALF = 10.5 / 87.3  # e^±10.5 is in the range of float16
+_HALF = 10.5  # e^±10.5 is in the range of float16
 
 
 class Streamed(Blocked):
@@ -41,7 +41,7 @@ class Cached(Streamed):
     1e-12 of it.
     """
 
-    raw_range: ClassVar[float] = _HALF
+    most_raw: ClassVar[float] = _HALF
 
     def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
         super().__init__(source, block, shard, state)
@@ -65,7 +65,7 @@ class Cached(Streamed):
 
     def _kept(self) -> Tensor:
         if self._copy is None or self._made < self.last:
-            for _ in self.blocks():  # made by the way
+            for _ in self.blocks():  # which makes them
                 pass
         return torch.empty(0, self.shape[1], dtype=torch.float16) if self._copy is None else self._copy
 

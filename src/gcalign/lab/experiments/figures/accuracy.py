@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gcalign.lab.experiments import paper
 from gcalign.lab.experiments.figures.style import (
     ACCURACIES,
+    CLASS,
+    DOMAIN,
     DOUBLE,
     INK,
     SETTINGS,
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 STD = "bars: ± 1 standard deviation over seeds"
 SIDEWAYS = 0.03  # of the gap between neighbouring shares, from method to method
 SHOWN_DOMAINS, SHOWN_EACH = 4, 4  # of fig-ptgt's target plans
-CLASS = Look("class", "#0072B2", "o", "-", True)
-DOMAIN = Look("domain", "#D55E00", "s", "--", False)
 
 
 def _line(axes: Axes, found: Mapping[Any, Cell], style: Look, *, shift: float = 0.0, interval: bool = False) -> None:

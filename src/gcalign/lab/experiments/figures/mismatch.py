@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gcalign.lab.experiments.figures.style import (
     DOUBLE,
     INK,
+    INTERVAL,
     Cell,
     about,
     absent,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 SIDEWAYS = 0.05  # of the gap between neighbouring shares, from method to method
 DETECTION = "mismatch-auroc"
-INTERVAL = "bars: 95 % interval (Student's t) of the mean over seeds"
 
 
 def fig_mismatch(records: Sequence[Record], folder: Path) -> list[Path]:

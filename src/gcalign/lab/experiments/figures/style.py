@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SINGLE, DOUBLE = 3.4, 7.0  # inches: one column and two
+INTERVAL = "bars: 95 % interval (Student's t) of the mean over seeds"
 INK, GUIDE = "0.25", "0.9"
 THIN: dict[str, Any] = {"ecolor": INK, "elinewidth": 0.6, "capsize": 1.2, "capthick": 0.6}  # error bars on bars
 RC: dict[str, Any] = {
@@ -83,6 +84,8 @@ LOOKS = {
     "iot-uni": Look("IOT-uni", "#009E73", "^", "-", True),
     "gca-uot": Look("GCA-UOT", "#000000", "D", "-", True),
 }
+CLASS = Look("class", "#0072B2", "o", "-", True)
+DOMAIN = Look("domain", "#D55E00", "s", "--", False)
 DATA = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",

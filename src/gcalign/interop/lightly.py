@@ -1,0 +1,80 @@
+"""The NT-Xent loss of lightly, for any method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.functional import normalize
+
+from gcalign.interop.ranks import with_own_value, world
+from gcalign.methods import method as named
+from gcalign.queue import Queue
+
+
+class NTXentLoss(nn.Module):
+    """`lightly.loss.NTXentLoss` for any method. It has the constructor and the call of the original and, with the
+    default method, its loss and gradients.
+
+    Args:
+        temperature: ε.
+        memory_bank_size: 0, or (number of keys, dimension). The keys are then the negatives, as in MoCo: see `Queue`.
+            They start as random unit vectors. `out1` is pushed if `out0` has a gradient. One thing differs: no key is
+            dropped if the size is not a multiple of the batch.
+        gather_distributed: whether the batches of all processes are joined. The value is the mean over this rank's
+            own rows.
+        method: the name of a method, e.g. "gca-ince". The default is NT-Xent.
+        options: options of the method other than `eps`.
+
+    Example:
+        >>> import torch
+        >>> from gcalign.interop.lightly import NTXentLoss
+        >>> criterion = NTXentLoss(temperature=0.2, memory_bank_size=(16, 4), method="gca-ince")
+        >>> criterion(torch.randn(8, 4, requires_grad=True), torch.randn(8, 4)).shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.5,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
+        *,
+        method: str = "simclr",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        size = (0, 0) if memory_bank_size == 0 else memory_bank_size
+        if isinstance(size, int) or len(size) != 2:
+            raise ValueError(
+                f"memory_bank_size={memory_bank_size} must be 0, or the number of keys and their dimension, "
+                "e.g. (4096, 128)"
+            )
+        self.temperature, self.gather_distributed = temperature, gather_distributed
+        if size[0]:
+            options = {"layout": "cross", **options}
+        reduction = "none" if gather_distributed else "mean"
+        self.criterion = named(method, eps=temperature, gather=gather_distributed, reduction=reduction, **options)
+        self.memory_bank: Queue | None = None
+        if size[0]:
+            self.memory_bank = Queue(*size, gather=gather_distributed)
+            self.memory_bank.keys.copy_(normalize(torch.randn(*size), dim=-1))
+            self.memory_bank.pushed.fill_(size[0])
+        self._equal = False  # whether the banks of all ranks are known to be equal
+
+    def forward(self, out0: Tensor, out1: Tensor) -> Tensor:  # [B, D], [B, D] -> []
+        """The loss of two views."""
+        bank = self.memory_bank
+        if bank is not None and self.gather_distributed and not self._equal and world() > 1:
+            dist.broadcast(bank.keys, 0)
+            self._equal = True
+        loss: Tensor = self.criterion(out0, out1, queue=bank)
+        if bank is not None and out0.requires_grad:
+            bank.push(normalize(out1.detach(), dim=1))
+        return with_own_value(loss, len(out0)) if self.gather_distributed else loss
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature}, gather_distributed={self.gather_distributed}"

@@ -1,0 +1,167 @@
+"""Target plans on PACS: domain and class accuracy against the weight α of a domain, between the lines of the window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gcalign.lab.experiments.figures.style import (
+    CLASS,
+    DOMAIN,
+    DOUBLE,
+    INK,
+    INTERVAL,
+    Cell,
+    Look,
+    about,
+    absent,
+    cells,
+    letter,
+    needed,
+    page,
+)
+from gcalign.lab.experiments.records import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MEASURES = {"domain": DOMAIN, "across-domains": CLASS}
+LINES = {
+    "untrained": Look("untrained", "0.55", "x", ":"),
+    "supervised": Look("trained on domains", "#009E73", "^", "-.", True),
+}
+PAIRS = Look("pairs alone", "#0072B2", "o", "-")
+LIMIT = -1.0  # points of class accuracy that may be lost
+READOUT = (
+    "Domain accuracy: on images held out of training. Class accuracy: the mean over domains, each left out of the "
+    "readout in turn."
+)
+
+
+def fig_targets(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Both accuracies against α, one against the other, and paired differences to pairs alone."""
+    found = {m: {key[0]: cell for key, cell in cells(records, m, "alpha", unit=100).items()} for m in MEASURES}
+    lines = {
+        (m, which): cell
+        for m in MEASURES
+        for which in LINES
+        for cell in cells(records, f"{m}-{which}", "method", unit=100).values()
+    }
+    alphas = sorted({alpha for by in found.values() for alpha in by})
+    needed(alphas, "fig-targets", "domain or across-domains by alpha")
+    with page(folder, "fig-targets", DOUBLE, 4.6) as made:
+        ((first, second), (third, fourth)) = made.figure.subplots(2, 2)
+        for k, (axes, measure) in enumerate(((first, "domain"), (second, "across-domains"))):
+            _against(axes, alphas, found[measure], MEASURES[measure])
+            for which, style in LINES.items():
+                if (measure, which) in lines:
+                    _level(axes, lines[measure, which], style)
+            axes.set_ylabel(f"{MEASURES[measure].name} accuracy (%)")
+            letter(axes, k, f"{MEASURES[measure].name} accuracy")
+        _curve(third, found["domain"], found["across-domains"], lines)
+        letter(third, 2, "one against the other")
+        fourth.axhline(0, color=INK, linewidth=0.8)
+        fourth.axhline(LIMIT, color=CLASS.colour, linestyle=":", linewidth=0.8)
+        for measure, shift in (("domain", -0.08), ("across-domains", 0.08)):
+            by = found[measure]
+            gains = {a: gain for a in by if a and 0.0 in by and (gain := by[a].minus(by[0.0])).by_seed}
+            _against(fourth, alphas, gains, MEASURES[measure], shift)
+        fourth.set_ylabel("less pairs alone (points)")
+        letter(fourth, 3, "differences, paired by seed")
+        made.legend([DOMAIN.name, CLASS.name, *(style.name for style in LINES.values())])
+        masses = _masses(records, alphas)
+        for axes in (first, second, fourth):
+            axes.set_xticks(range(len(alphas)), [f"{a:g}\n{masses[a]}" for a in alphas])
+            axes.set_xlabel("α (below: mass of a domain; a pair has 1)")
+        note = f"GCA-INCE. Target: 1 for views of one image, α within a domain. The mass is α·B/domains. {READOUT}"
+        made.caption(about(records, note, "Dotted in D: a loss of one point.", spread=INTERVAL))
+    return made.paths
+
+
+def _masses(records: Sequence[Record], alphas: Sequence[float]) -> dict[float, str]:
+    """What α gives to a domain: α·B/4 for batches of B and four domains."""
+    sizes = {
+        (r.about["batch_size"], r.about["domains"]) for r in records if {"batch_size", "domains"} <= r.about.keys()
+    }
+    if len(sizes) != 1:
+        return dict.fromkeys(alphas, "")
+    ((batch, domains),) = sizes
+    return {alpha: f"{alpha * batch / domains:.2g}" for alpha in alphas}
+
+
+def _against(axes: Axes, alphas: Sequence[float], found: Mapping[float, Cell], style: Look, shift: float = 0.0) -> None:
+    axes.errorbar(
+        [alphas.index(alpha) + shift for alpha in found],
+        [cell.mean for cell in found.values()],
+        [cell.half_interval for cell in found.values()],
+        label=style.name,
+        capsize=1.5,
+        elinewidth=0.7,
+        **style.line,
+    )
+
+
+def _level(axes: Axes, cell: Cell, style: Look) -> None:
+    """A line across, with its interval as a band."""
+    axes.axhline(cell.mean, color=style.colour, linestyle=style.dash, linewidth=1.0, label=style.name)
+    axes.axhspan(
+        cell.mean - cell.half_interval, cell.mean + cell.half_interval, color=style.colour, alpha=0.12, linewidth=0
+    )
+
+
+def _curve(
+    axes: Axes, domain: Mapping[float, Cell], across: Mapping[float, Cell], lines: Mapping[tuple[str, str], Cell]
+) -> None:
+    """Class against domain accuracy, from α to α."""
+    both = [alpha for alpha in domain if alpha in across]
+    if not both:
+        absent(axes, "both accuracies")
+        return
+    x, y = [domain[a] for a in both], [across[a] for a in both]
+    _cross(axes, x, y, Look("α", INK, "o", "-", True))
+    for alpha, a, b in zip(both, x, y, strict=True):
+        axes.annotate(f"{alpha:g}", (a.mean, b.mean), (3, 3), textcoords="offset points", size=6)
+    for which, style in LINES.items():
+        if ("domain", which) in lines and ("across-domains", which) in lines:
+            _cross(axes, [lines["domain", which]], [lines["across-domains", which]], style)
+    axes.set_xlabel("domain accuracy (%)")
+    axes.set_ylabel("class accuracy (%)")
+
+
+def _cross(axes: Axes, x: Sequence[Cell], y: Sequence[Cell], style: Look) -> None:
+    """Marks with intervals both ways."""
+    axes.errorbar(
+        [cell.mean for cell in x],
+        [cell.mean for cell in y],
+        [cell.half_interval for cell in y],
+        [cell.half_interval for cell in x],
+        label=style.name,
+        elinewidth=0.7,
+        **style.line,
+    )
+
+
+def fig_targets_window(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Untrained, pairs alone and supervised in each setting: a target can show what lies between the last two."""
+    settings = [*dict.fromkeys(str(r.labels["setting"]) for r in records if "setting" in r.labels)]
+    needed(settings, "fig-targets-window", "setting")
+    with page(folder, "fig-targets-window", DOUBLE, 1.3 + 0.4 * len(settings)) as made:
+        panels = made.figure.subplots(1, 2, sharey=True)
+        for k, (axes, measure) in enumerate(zip(panels, MEASURES, strict=True)):
+            for which, style in {"untrained": LINES["untrained"], "": PAIRS, "supervised": LINES["supervised"]}.items():
+                name = f"{measure}-{which}" if which else measure
+                by = {key[0]: cell.mean for key, cell in cells(records, name, "setting", unit=100).items()}
+                axes.plot(
+                    list(by.values()),
+                    [settings.index(setting) for setting in by],
+                    label=style.name,
+                    **(style.line | {"linestyle": "none"}),
+                )
+            axes.set_xlabel(f"{MEASURES[measure].name} accuracy (%)")
+            axes.set_ylim(len(settings) - 0.5, -0.5)
+            letter(axes, k, f"{MEASURES[measure].name} accuracy")
+        panels[0].set_yticks(range(len(settings)), settings)
+        made.legend([LINES["untrained"].name, PAIRS.name, LINES["supervised"].name])
+        made.caption(about(records, f"GCA-INCE, α = 0. {READOUT}"))
+    return made.paths

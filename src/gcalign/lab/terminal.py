@@ -1,0 +1,72 @@
+"""Output that a finished job does not fail on: a terminal that knows ASCII alone, a reader that has gone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from gcalign.lab.words import printable
+
+
+class Steady:
+    """A stream that goes nowhere once its reader is gone: `gcalign train … | head -1` trains to the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._give_up()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        # as the documentation of Python's signals advises: what is left in the buffer must go somewhere at exit
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """Within, printing never fails for want of a reader or of a character, and a warning is a line."""
+    before = sys.stdout, sys.stderr
+    opened: list[TextIO] = []
+
+    def made(stream: TextIO | None) -> Any:
+        if stream is None:  # closed before the command started
+            opened.append(open(os.devnull, "w"))  # noqa: SIM115
+            return opened[-1]
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        return Steady(stream)
+
+    sys.stdout, sys.stderr = map(made, before)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warned
+            yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        sys.stdout, sys.stderr = before
+        for stream in opened:
+            stream.close()
+
+
+def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
+    print(f"gcalign: warning: {printable(message)}", file=sys.stderr)

@@ -1,0 +1,82 @@
+"""Runs of a folder in a table. One that cannot be read is named in a warning, and hides no other."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from gcalign.lab.training.runs import Run
+from gcalign.lab.words import path_of, printable
+
+WIDTH = 160  # where the output is no terminal and has no width of its own
+COLUMNS = ("run", "method", "data", "seed", "state", "accuracy", "started")
+
+
+def show(folder: str, *, mean: bool = False) -> None:
+    """Print the table of a folder, or of its methods with their `mean` over seeds."""
+    rows = summary(folder) if mean else listing(folder)
+    if not rows:
+        raise ValueError(f"{folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(*(Column(Text(printable(name))) for name in names))
+    for row in rows:
+        table.add_row(*(Text(printable(row.get(name, "–"))) for name in names))
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
+
+
+def listing(folder: str) -> list[dict[str, Any]]:
+    """One record for each run below a folder: what it is, how far it is, its best-known accuracies."""
+    return [_row(run) for run in _runs(folder)]
+
+
+def _runs(folder: str) -> Iterator[Run]:
+    return (Run(path.parent) for path in sorted(path_of(folder).glob("*/config.json")))
+
+
+def _row(run: Run) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, "–") | {"run": str(run.path)}
+    try:
+        config, results = run.config(), run.results()
+        changed = datetime.datetime.fromtimestamp(run.config_file.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OSError) as error:
+        warnings.warn(str(error), stacklevel=2)
+        return row | {"state": "unreadable"}
+    steps = [r["step"] for r in results if r["kind"] == "train"]
+    probes = {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"}
+    return row | {
+        "method": config.method["name"],
+        "data": config.data.name,
+        "seed": config.seed,
+        "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
+        "accuracy": ", ".join(f"{k} {100 * v:.1f} %" for k, v in probes.items()) or "–",
+        "started": changed,
+    }
+
+
+def summary(folder: str) -> list[dict[str, Any]]:
+    """Mean and spread over seeds for each method and data set of a folder; paired by nothing but their settings."""
+    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for run in _runs(folder):
+        try:
+            config, results = run.config(), run.results()
+        except (ValueError, OSError) as error:
+            warnings.warn(str(error), stacklevel=2)
+            continue
+        group = groups.setdefault((config.method["name"], config.data.name), {})
+        last = {r["protocol"]: 100 * r["accuracy"] for r in results if r["kind"] == "probe"}
+        for protocol, accuracy in last.items():
+            group.setdefault(protocol, []).append(accuracy)
+    rows = []
+    for (name, data), found in groups.items():
+        spread = {p: f" ± {statistics.stdev(v):.2f}" if len(v) > 1 else "" for p, v in found.items()}
+        shown = {p: f"{statistics.fmean(v):.2f}{spread[p]}" for p, v in found.items()}
+        rows.append({"method": name, "data": data, "seeds": max(map(len, found.values()), default=0), **shown})
+    return rows

@@ -1,0 +1,33 @@
+"""Words of a command line: how a path is read, and how words are shown so that they can be typed again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+
+def path_of(text: str | Path) -> Path:
+    """A path as it was typed; a shell leaves the `~` of `runs=~/x` alone, so it is expanded here."""
+    return Path(os.path.expanduser(text))  # pathlib raises for a folder called ~x, this leaves it
+
+
+def quoted(*words: str | Path) -> str:
+    """Words as a shell takes them: one command, nothing expanded, whatever they contain."""
+    return " ".join(_quoted(str(word)) for word in words)
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    # $'…' of bash, zsh and ksh: a control character in a copied command would reach the terminal
+    return "$'" + "".join(f"\\{c}" if c in "'\\" else c if c.isprintable() else _escaped(c) for c in word) + "'"
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def printable(text: object) -> str:
+    """Text for a terminal: control characters and undecodable bytes of a name are shown, not sent."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))

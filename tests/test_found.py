@@ -1,0 +1,54 @@
+"""What random calls have found, each as small as it gets."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import gcalign
+
+
+def views(seed: int, n: int = 4, d: int = 3) -> tuple[Tensor, Tensor]:
+    z1, z2 = torch.randn(2, n, d, generator=torch.Generator().manual_seed(seed)).double()
+    return z1.requires_grad_(), z2
+
+
+@pytest.mark.parametrize("seed", [16, 25, 29])  # losses of −9, −70 and −65, where 15.5, 3.4 and 2.4 are right
+def test_iterations_after_failed_acceleration_are_those_of_the_same_number(seed):
+    z1, z2 = views(seed)
+    loss = gcalign.method("gca-ince", eps=0.05, iterations=200)(z1, z2)
+    one_by_one = gcalign.method("gca-ince", eps=0.05, iterations=200, gradient="truncated")(z1, z2)
+    assert loss.item() == pytest.approx(one_by_one.item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("weight", [1e-10, 1e-23])
+def test_masses_of_groups_do_not_cancel(weight):
+    z = torch.eye(4)[:2]
+    criterion = gcalign.method("iot", target=gcalign.Labels(normalized=False))
+    plan = criterion.plan(z, z, labels=[0, 1], weights=([1.0, 1.0], [weight, weight]))
+    torch.testing.assert_close(plan.mu, torch.full((4,), math.sqrt(weight)), rtol=1e-6, atol=0)
+    torch.testing.assert_close(plan.nu, torch.full((4,), math.sqrt(weight)), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_in_is_nan_out_where_iterations_run_in_logarithms(bad):
+    z1, z2 = (z.detach() for z in views(0, n=12))
+    z1[3, 1] = bad
+    z1.requires_grad_()
+    loss = gcalign.method("gca-ince", eps=0.004, layout="joint", iterations=5, check_finite=False)(z1, z2)
+    loss.backward()
+    assert math.isnan(loss.item())
+    assert not torch.isfinite(z1.grad).all()  # so that a GradScaler skips the step
+
+
+def test_a_target_with_an_empty_row_is_refused_in_compiled_code_too():
+    z1, z2 = views(0)
+    target = torch.eye(4, dtype=torch.float64)
+    target[1] = 0
+    torch.compiler.reset()
+    criterion = torch.compile(gcalign.method("byol"), fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match="no positive"):
+        criterion(z1, z2, target=target)

@@ -1,0 +1,490 @@
+"""What a file or a word may ask for: refused by a stated limit before memory is, with value, rule and remedy."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import gcalign
+from gcalign.cli import main
+from gcalign.lab import files, limits
+from gcalign.lab.data import sources
+from gcalign.lab.data.sources import load
+from gcalign.lab.training import runs
+from gcalign.lab.training.config import configured
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.train import train
+from test_training import config_for, pictures, weights
+from test_trust import TINY, command
+
+pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning).*")]
+
+
+def png(size=(16, 16), grey=0):
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (grey, grey, grey)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def table(path, images, metadata=None, **columns):
+    made = pa.table({"image": images, **columns})
+    pq.write_table(made.replace_schema_metadata(metadata) if metadata else made, path, compression="zstd")
+    return path
+
+
+# tables
+
+
+def repeated(path, value, times):
+    """A table of one value, stored once, that stands for `times` rows."""
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(times, np.int32)), pa.array([value]))
+    pq.write_table(pa.table({"image": column}), path, compression="zstd", store_schema=False)
+    return path
+
+
+def test_a_kilobyte_that_unpacks_to_gigabytes_is_read_in_small_parts(tmp_path):
+    path = repeated(tmp_path / "bomb.parquet", bytes(5_000_000), 1000)
+    assert path.stat().st_size < 3000
+    code = (
+        "import sys, pyarrow as pa; from gcalign.lab.data.sources import load\n"
+        "try: load('parquet', 'all', root=sys.argv[1])\n"
+        "except ValueError as error: print(error)\n"
+        "print(pa.default_memory_pool().max_memory())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    said, peak = done.stdout.splitlines()
+    assert "no readable image" in said
+    assert int(peak) < 3 * limits.LIMITS["TABLE_BYTES"]  # a builder doubles what it holds
+
+
+def test_a_column_that_unpacks_a_thousandfold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("GCALIGN_TABLE_BYTES", str(2**22))
+    path = table(tmp_path / "x.parquet", [bytes(2**21)] * 4)
+    pq.write_table(pq.read_table(path), path, compression="zstd", use_dictionary=False)
+    with pytest.raises(ValueError, match=r"unpacks to is 8,\d+,\d+, and at most 4,194,304 .*GCALIGN_TABLE_BYTES"):
+        load("parquet", "all", root=path)
+
+
+def test_too_many_rows_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    path = table(tmp_path / "x.parquet", [png()] * 30)
+    monkeypatch.setenv("GCALIGN_TABLE_ROWS", "20")
+    with pytest.raises(ValueError, match=r"number of rows of .* is 30, and at most 20 .*GCALIGN_TABLE_ROWS=…"):
+        load("parquet", "all", root=path)
+    monkeypatch.setenv("GCALIGN_TABLE_ROWS", "many")
+    with pytest.raises(ValueError, match=r"GCALIGN_TABLE_ROWS='many' must be a whole number"):
+        load("parquet", "all", root=path)
+
+
+def test_a_long_label_that_is_stored_once_is_held_once(tmp_path):
+    n = 100_000
+    label = pa.DictionaryArray.from_arrays(pa.array(np.arange(n, dtype=np.int32) % 2), pa.array(["a" * 10**6, "b"]))
+    image = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), pa.array([png()]))
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"image": image, "label": label}), path, compression="zstd", store_schema=False)
+    pool = pa.default_memory_pool()
+    before = pool.max_memory()
+    found = load("parquet", "train", root=path, limit=10)
+    assert found.labels.tolist().count(0) == 5
+    assert pool.max_memory() < max(before, 2**29)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"{", b"[]", b'{"info": 3}', b'{"info": {"features": []}}', b'{"info": {"features": {"label": 3}}}', b"\xff\xfe",
+     b'{"info": {"features": {"label": {"_type": "ClassLabel"}}}}', b"[" * 99999,
+     b'{"info": {"features": {"label": {"_type": "ClassLabel", "names": [1, {}]}}}}',
+     b'{"info": {"features": {"label": {"_type": "ClassLabel", "names": "cat"}}}}'],
+)  # fmt: skip
+def test_odd_metadata_of_a_table_is_passed_over(tmp_path, said):
+    path = table(tmp_path / "x.parquet", [png(grey=k) for k in range(4)], {b"huggingface": said}, label=[3, 4, 3, 4])
+    found = load("parquet", "all", root=path)
+    assert found.labels.tolist() == [0, 1, 0, 1]
+    assert found.classes == ("3", "4")
+
+
+@pytest.mark.parametrize("label", [[[1], [2], [1]], [{"a": 1}] * 3, [{}] * 3], ids=str)
+def test_labels_that_are_lists_are_refused(tmp_path, label):
+    kind = pa.array(label) if label != [{}] * 3 else pa.array([[("k", 1)]] * 3, pa.map_(pa.string(), pa.int64()))
+    path = table(tmp_path / "x.parquet", [png()] * 3, label=kind)
+    with pytest.raises(ValueError, match=r"'label' holds .*; a label is one number or text.*columns="):
+        load("parquet", "all", root=path)
+
+
+@pytest.mark.parametrize("label", [[True, False, True], [1.5, 2.0, 1.5], ["a", "b", "a"]], ids=str)
+def test_other_labels_are_numbered(tmp_path, label):
+    found = load("parquet", "all", root=table(tmp_path / "x.parquet", [png()] * 3, label=label))
+    assert found.labels.dtype == torch.int64
+    assert found.labels[0] == found.labels[2] != found.labels[1]
+
+
+def test_a_table_that_names_files_elsewhere_is_refused(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"image": [png()] * 3, "label": [0, 1, 0]}).save_to_disk(str(tmp_path / "set"))
+    assert len(load("parquet", "all", root=tmp_path / "set")) == 3
+    state = tmp_path / "set" / "state.json"
+    content = json.loads(state.read_text())
+    content["_data_files"][0]["filename"] = "../elsewhere.arrow"
+    state.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"state\.json names '\.\./elsewhere\.arrow'.*within its folder"):
+        load("parquet", "all", root=tmp_path / "set")
+
+
+# images
+
+
+def giant(width, height):
+    """A PNG whose header promises more than a machine has."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(9))) + chunk(b"IEND", b"")
+
+
+def test_an_image_with_too_many_pixels_is_named_and_left_out(tmp_path, monkeypatch):
+    path = table(tmp_path / "x.parquet", [giant(30_000, 30_000), png(), giant(9000, 9000), png()])
+    with pytest.warns(UserWarning, match=r"row 0: more than 67,108,864 pixels, .*GCALIGN_IMAGE_PIXELS"):
+        assert len(load("parquet", "all", root=path)) == 2
+    monkeypatch.setenv("GCALIGN_IMAGE_PIXELS", "100")
+    with pytest.raises(ValueError, match="more than 100 pixels"):
+        load("parquet", "all", root=path)
+
+
+def test_only_formats_of_pictures_are_opened(tmp_path):
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpage\n%%EOF\n"
+    path = table(tmp_path / "x.parquet", [eps, png()])
+    with pytest.warns(UserWarning, match="row 0: not an image of a known format"):
+        assert len(load("parquet", "all", root=path)) == 1
+
+
+@pytest.mark.parametrize("loose", [True, False])
+def test_a_pipe_among_images_is_named_and_not_waited_for(tmp_path, loose):
+    folder = tmp_path / "images"
+    inside = folder if loose else folder / "cats"
+    inside.mkdir(parents=True)
+    for k in range(3):
+        (inside / f"{k}.png").write_bytes(png(grey=k))
+    os.mkfifo(inside / "x.png")
+    if loose:
+        assert len(load("folder", "all", root=folder)) == 3
+        return
+    with pytest.warns(UserWarning, match=r"x\.png is a pipe or a device"):
+        assert len(load("folder", "all", root=folder)) == 3
+
+
+def test_a_pipe_in_place_of_a_table_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train\.parquet is not a readable parquet file \(it is a pipe"):
+        load("parquet", "train", root=tmp_path)
+
+
+def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("GCALIGN_ARRAY_BYTES", "100000")
+    for stem, part in (("train-images-idx3", 10**6), ("train-labels-idx1", 10)):
+        (tmp_path / f"{stem}-ubyte.gz").write_bytes(gzip.compress(bytes(part)))
+    with pytest.raises(ValueError, match=r"train-images.* at most 100,000 .*GCALIGN_ARRAY_BYTES"):
+        load("fashion-mnist", "train", root=tmp_path)
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data.size=100000"], r"data.size is 100,000, and at most 2,048 are allowed; .*GCALIGN_IMAGE_SIDE"),
+        (["precision=16-true"], "precision='16-true' is unknown; did you mean '32-true'"),
+        (["precision=64-true"], "precision='64-true' is unknown; did you mean '32-true'"),
+        (["optimizer.momentum=5"], "optimizer.momentum=5 must be a share between 0 and 1"),
+        (["model.momentum=5"], "model.momentum=5 must be a share between 0 and 1"),
+        (["optimizer.warmup=-1"], "optimizer.warmup=-1 must be a share between 0 and 1"),
+        (["target.name=blocks", "target.alpha=-1"], "target.alpha=-1 must be ≥ 0"),
+        (["target.alpha=0.5"], "has no effect without target.name=blocks"),
+        (["optimizer.weight_decay=-1"], "weight_decay=-1 must be ≥ 0"),
+        (["optimizer.final=2"], "optimizer.final=2 must be a share"),
+        (["optimizer.lr=nan"], "optimizer.lr=nan must be a number"),
+        (["model.width=0"], "model.width=0 must be > 0"),
+        (["model.hidden=0"], "model.hidden=0 must be at least 1"),
+        (["model.projector=mlp"], "did you mean 'mlp2'"),
+        (["seed=-1"], "seed=-1 must be at least 0"),
+        (["seed=99999999999999999999999"], r"must be below 2\^63"),
+        (["workers=-1"], "workers=-1 must be at least 0"),
+        (["data.limit=0"], "data.limit=0 must be at least 1"),
+        (["data.on_error=stop"], "data.on_error='stop' is unknown"),
+        (["epochs=[1,"], r"epochs=\[1, is no value; write a number, a word, or a list"),
+        (["epochs=1,2"], "epochs=1,2 is no value"),
+        (["epochs=1.5"], "epochs=1.5 must be a whole number"),
+        (["wait=maybe"], "wait='maybe' must be true or false"),
+        (["+epoch=50"], "sets 'epoch', which is no key of a run; did you mean 'epochs'"),
+        (["++epochs=50"], r"\+\+epochs=50 must be written epochs=50"),
+        (["+epochs=50"], r"\+epochs=50 must be written epochs=50"),
+        (["~epochs"], "must be key=value"),
+        (["~epochs=1"], "~epochs=1 must be written epochs=1"),
+        (["method.name=byol"], "must be written method=byol"),
+        (["data.name=cifar10"], "must be written data=cifar10"),
+        (["hydra.run.dir=x"], "no key of a run"),
+        (["+method=byol"], "did you mean 'method'"),
+        (["method.relax=3"], "no key of a run"),
+        (["model=small"], "no key of a run"),
+    ],
+)  # fmt: skip
+def test_words_out_of_range_or_unknown_are_refused(tmp_path, words, said):
+    with pytest.raises(ValueError, match=said):
+        configured([f"runs={tmp_path}/runs", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run=pixels", "protocol=knn", "k=[1,"], "k=[1, is no value"),
+        (["run=pixels", "protocol=knn", "k={"], "k={ is no value"),
+        (["run=pixels", "protocol=knn", "data.size=100000", "data=folder", "data.root=."], "at most 2,048"),
+        (["run=pixels", "model.width=2"], "has no effect on run=pixels"),
+        (["run=pixels", "+k=3"], "did you mean 'k'"),
+        (["run=pixels", "encoder=a:b"], "has no effect on run=pixels"),
+    ],
+)
+def test_a_probe_refuses_words_without_a_traceback(words, said, capsys):
+    assert main(["probe", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_launchers_option_without_a_launcher_is_refused(capsys):
+    assert main(["reproduce", "fig-plans", "hydra.launcher.partition=x"]) == 2
+    assert "say which with launcher=" in capsys.readouterr().err
+
+
+def test_a_batch_that_no_machine_holds_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("GCALIGN_BATCH_BYTES", "1000")
+    with pytest.raises(ValueError, match=r"batch_size=16 of images \(3, 12, 12\).*at most 1,000 .*GCALIGN_BATCH_BYTES"):
+        train(config_for(tmp_path), images=pictures(), quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+# files of a run
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A run that has a checkpoint of step 4."""
+    config = config_for(tmp_path / "a", "logger=none")
+    real = runs.files.write
+    monkeypatch.setattr(runs.files, "write", lambda path, content: _until_weights(real, path, content))
+    with pytest.raises(KeyError):
+        train(config, images=pictures(), quiet=True)
+    monkeypatch.undo()
+    return config, Run.of(config)
+
+
+def _until_weights(write, path, content):
+    if path.name == "weights.safetensors":
+        raise KeyError
+    write(path, content)
+
+
+@pytest.mark.parametrize(
+    "words", [("model.out=16",), ("optimizer.lr=2e-3",), ("method=byol",), ("optimizer.name=sgd",)]
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, stopped, words):
+    other = config_for(tmp_path / "b", "logger=none", *words)
+    Run.of(other).path.mkdir(parents=True)
+    Run.of(other).checkpoint_file.write_bytes(stopped[1].checkpoint_file.read_bytes())
+    with pytest.raises(ValueError, match=r"is no checkpoint of this run .*; delete it to start the run again"):
+        train(other, images=pictures(), quiet=True)
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": "-1"}, {"step": "x"}, {"step": "99"}, {"numbers": "3"}, {"numbers": "{"}, {"numbers": None}]
+)
+def test_odd_metadata_of_a_checkpoint_is_an_error_with_a_remedy(stopped, change):
+    config, run = stopped
+    tensors, metadata = runs.read(run.checkpoint_file)
+    changed = {k: v for k, v in (metadata | change).items() if v is not None}
+    runs.save(run.checkpoint_file, tensors, changed)
+    with pytest.raises(ValueError, match=r"delete it to start (the|this) run again"):
+        train(config, images=pictures(), quiet=True)
+
+
+@pytest.mark.parametrize("name", ["checkpoint_file", "weights_file"])
+def test_a_flipped_bit_among_the_weights_is_found(tmp_path, stopped, name):
+    config, run = stopped
+    if name == "weights_file":
+        train(config, images=pictures(), quiet=True)
+    data = bytearray(getattr(run, name).read_bytes())
+    data[-5] ^= 4
+    getattr(run, name).write_bytes(bytes(data))
+    use = {"weights_file": lambda: gcalign.load(run.path), "checkpoint_file": lambda: train(config, images=pictures())}
+    with pytest.raises(ValueError, match=r"is damaged.*delete it to start this run again"):
+        use[name]()
+
+
+@pytest.mark.parametrize(
+    "about",
+    [None, "{", "3", "{}", '{"config": {}, "shape": [3, 8, 8]}', '{"config": {"method": {"name": "x"}}, "shape": [3]}',
+     '{"config": {"method": {"name": "x"}, "model": {"hidden": 1000000000000, "out": 1000000}}, "shape": [3, 12, 12]}',
+     '{"config": {"method": {"name": "x"}, "model": {"width": 1e15}}, "shape": [3, 12, 12]}',
+     '{"config": {"method": {"name": "x"}, "model": {"encoder": "resnet50"}}, "shape": [3, 12, 12]}',
+     '{"config": {"method": {"name": "x"}}, "shape": [3, -1, 12]}'],
+)  # fmt: skip
+def test_weights_that_do_not_say_what_they_are_are_an_error_with_a_remedy(tmp_path, about):
+    run = train(config_for(tmp_path), images=pictures(), quiet=True)
+    tensors, _ = runs.read(run.weights_file)
+    runs.save(run.weights_file, tensors, {} if about is None else {"gcalign": about})
+    with pytest.raises(ValueError, match="train the run again"):
+        runs.load_whole(run.path)
+
+
+def test_weights_of_another_type_are_refused(tmp_path):
+    run = train(config_for(tmp_path), images=pictures(), quiet=True)
+    tensors, metadata = runs.read(run.weights_file)
+    about = json.loads(metadata["gcalign"])
+    about.pop("crc32")
+    runs.save(run.weights_file, {k: v.double() for k, v in tensors.items()}, {"gcalign": json.dumps(about)})
+    with pytest.raises(ValueError, match=r"is torch\.float64, not torch\.float32"):
+        gcalign.load(run.path)
+
+
+# paths as they are typed
+
+ODD = ["é à ü", "two words", "it's", 'say "so"', "a[b]{c}", "a=b", "~x", "a,b;(c)", "$HOME", "${name}", "back\\slash",
+       "50%", "#1", "*", "😀", "-x", "a:b", "<b>"]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_paths_work_as_they_are_typed(tmp_path, odd, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    images = tmp_path / odd / "cats"
+    images.mkdir(parents=True)
+    for k in range(40):
+        (images / f"{k}.png").write_bytes(png(grey=6 * k))
+    words = [word for word in TINY if not word.startswith(("data", "batch_size", "logger"))]
+    words += ["batch_size=16", "views=plain"]
+    places = ["data=folder", f"data.root={odd}", f"runs={odd}/runs"]
+    assert main(["train", *words, *places]) == 0
+    (run,) = (tmp_path / odd / "runs").iterdir()
+    name = f"{odd}/runs/{run.name}"
+    assert main(["embed", f"run={name}", "-o", f"./{odd}/f.parquet"]) == 0
+    assert (tmp_path / odd / "f.parquet").is_file()
+    assert main(["list", f"./{odd}/runs"]) == 0
+    assert main(["report", f"./{odd}/runs", "-o", f"./{odd}/r.html", "--images", "8"]) == 0
+    page = (tmp_path / odd / "r.html").read_text()
+    assert "data:image/jpeg" in page
+    assert Run(run).config().data.root == odd
+    assert not [path for path in tmp_path.iterdir() if path.name != odd]
+    assert main(["probe", f"run={name}", "protocol=knn"]) == 2  # one class alone
+    assert "1 class" in capsys.readouterr().err
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *TINY, "runs=~/runs"]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert main(["probe", f"run=~/runs/{run.name}", "protocol=knn", "data.limit=40"]) == 0
+    assert main(["list", "~/runs"]) == 0
+    assert main(["embed", f"run=~/runs/{run.name}", "data.limit=9", "-o", "~/f.parquet"]) == 0
+    assert (tmp_path / "f.parquet").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize("odd", ["é [1]", "a*b", "a=b"])
+def test_large_tables_are_read_from_odd_paths_too(tmp_path, odd, monkeypatch):
+    monkeypatch.setattr(sources, "MEMORY", 1)
+    (tmp_path / odd).mkdir()
+    for folder in ("é 1", "aXb"):  # what a pattern would match
+        (tmp_path / folder).mkdir()
+        table(tmp_path / folder / "x.parquet", [png(grey=200)] * 12)
+    path = table(tmp_path / odd / "x.parquet", [png(grey=k) for k in range(12)])
+    found = load("parquet", "all", root=path)
+    assert [int(x) for x in found.get(torch.arange(12))[:, 0, 0, 0]] == list(range(12))
+
+
+# numbers and output
+
+
+def test_numpy_scalars_are_numbers(batch):
+    z1, z2 = batch()
+    for make in (np.float64, np.float32, np.float16):
+        eps = make(0.5)
+        assert torch.equal(gcalign.method("gca-ince", eps=eps)(z1, z2), gcalign.method("gca-ince", eps=0.5)(z1, z2))
+        criterion = gcalign.method("gca-uot", eps=eps, relax=(eps, eps), iterations=np.int64(7), tol=make(0.0))
+        assert torch.equal(
+            criterion(z1, z2), gcalign.method("gca-uot", relax=(0.5, 0.5), iterations=7, tol=0.0)(z1, z2)
+        )
+    gcalign.Capacity(np.float32(0.5))
+    gcalign.Blocks(np.float64(0.5), np.int32(0))
+    with pytest.raises(TypeError, match="must be a number"):
+        gcalign.method("gca-ince", eps=np.bool_(True))
+
+
+def run_with(tmp_path, argv, **more):
+    return command(tmp_path, *argv, **more)
+
+
+def test_a_terminal_of_ascii_shows_what_it_can(tmp_path):
+    config = config_for(tmp_path / "runs", "name=é–😀")
+    Run.of(config).start(config)
+    here = {"cwd": tmp_path}
+    os.environ["PYTHONIOENCODING"] = "ascii"
+    try:
+        for argv in (["list", "runs"], ["verify", "--only", "thm:byol", "--cases", "2"]):
+            done = command(tmp_path, *argv, **here)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.isascii()
+    finally:
+        del os.environ["PYTHONIOENCODING"]
+
+
+@pytest.mark.parametrize("how", ["2>&1 | head -c 1 > /dev/null; exit ${PIPESTATUS[0]}", ">&-", ">&- 2>&-", "2>&-"])
+def test_a_reader_that_is_gone_does_not_fail_a_finished_job(tmp_path, how):
+    source = Path(gcalign.__file__).parents[1]
+    words = " ".join(f"'{word}'" for word in [*TINY, f"runs={tmp_path}/runs"])
+    script = f"PYTHONPATH='{source}' '{sys.executable}' -m gcalign train {words} {how}"
+    done = subprocess.run(["bash", "-c", script], check=False, timeout=300)
+    assert done.returncode == 0
+    assert list(tmp_path.glob("runs/*/done"))
+
+
+def test_left_over_parts_are_removed(tmp_path):
+    config = config_for(tmp_path, "logger=none")
+    run = Run.of(config)
+    run.path.mkdir(parents=True)
+    left = [f".weights.safetensors.{os.getpid()}.abcd.part", ".config.json.999999.ef01.part", ".done.1.77.part"]
+    for name in left:
+        (run.path / name).touch()
+    train(config, images=pictures(), quiet=True)
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        "config.json", "done", "lock", "results.jsonl", "weights.safetensors"
+    ]  # fmt: skip
+    dead, alive, others = (tmp_path / f".r.html.{tail}.part" for tail in ("4194400.a", f"{os.getpid()}.b", "x"))
+    elsewhere = tmp_path / ".q.html.4194400.a.part"
+    for path in (dead, alive, others, elsewhere):
+        path.touch()
+    files.write(tmp_path / "r.html", "x")
+    assert not dead.exists()
+    assert alive.exists()
+    assert others.exists()
+    assert elsewhere.exists()
+
+
+def test_the_same_weights_are_the_same_bytes(tmp_path):
+    made = [train(config_for(tmp_path / name), images=pictures(), quiet=True) for name in "ab"]
+    assert made[0].weights_file.read_bytes() == made[1].weights_file.read_bytes()
+    assert weights(made[0]).keys() == weights(made[1]).keys()
