@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from gcalign.auditing.embeddings import SAME
+from gcalign.lab.models.state import seeded
+from gcalign.methods import method
+from gcalign.symmetric import Symmetric
 
-FOLDS = 5  # of the cross-fitted image–text embeddings
+FOLDS, WIDTH, EPOCHS, BATCH = 2, 64, 15, 128  # of the cross-fitted image–text embeddings
 
 
 @dataclass(frozen=True)
@@ -114,38 +117,45 @@ def emoji_names(table: Path, first: str, second: str, n: int, seed: int) -> Clea
 
 
 def emoji_images(table: Path, language: str, n: int, seed: int) -> Clean:
-    """Pictures and names: ridge regression from pixels to n-grams, cross-fitted by families of emoji."""
+    """Pictures and names, by two small networks trained as CLIP is, cross-fitted by families of emoji."""
     from gcalign.lab.data.decode import pixels_of
 
     columns = _emoji(table, ["emoji", "image", f"name_{language}"], n, seed)
     pixels = torch.stack([torch.tensor(pixels_of(image["bytes"], 24)) for image in columns["image"]])
-    x = pixels.flatten(1).double() / 255
-    names = normalize(_ngrams(columns[f"name_{language}"], 512).double(), dim=1)
+    x = pixels.flatten(1).float() / 255
+    names = normalize(_ngrams(columns[f"name_{language}"]), dim=1)
     group = _bases(columns["emoji"])
     fold = group % FOLDS
 
     def embed(partners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shown = names[partners]
-        a = torch.empty_like(shown)
+        sides = [torch.empty(len(x), WIDTH) for _ in range(2)]
         for k in range(FOLDS):
             here, others = fold == k, fold != k
-            a[here] = _ridge(x[others], shown[others], x[here])
-        # the mean name has no information about a picture, and each fold has its own
-        b = shown.clone()
-        for k in range(FOLDS):
-            b[fold == k] -= shown[fold != k].mean(0)
-        return a.float(), b.float(), fold
+            centre = x[others].mean(0)
+            networks = _trained(x[others] - centre, shown[others], seed)
+            with torch.no_grad():
+                for side, network, items in zip(sides, networks, (x - centre, shown), strict=True):
+                    side[here] = network(items[here])
+        return sides[0], sides[1], fold
 
-    return Clean(f"emoji pictures and names ({language}), cross-fitted", names.float(), group, embed)
+    return Clean(f"emoji pictures and names ({language}), cross-fitted", names, group, embed)
 
 
-def _ridge(x: Tensor, y: Tensor, asked: Tensor, penalty: float = 100.0) -> Tensor:
-    """Predictions less the mean of y."""
-    centre = x.mean(0)
-    x, asked = x - centre, asked - centre
-    gram = x.T @ x
-    gram.diagonal().add_(penalty)
-    return asked @ torch.linalg.solve(gram, x.T @ (y - y.mean(0)))
+def _trained(x: Tensor, y: Tensor, seed: int) -> tuple[nn.Module, nn.Module]:
+    """An encoder of each side, trained on these pairs with InfoNCE both ways, as CLIP is."""
+    with torch.enable_grad(), seeded(seed):
+        first = nn.Sequential(nn.Dropout(0.2), nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, WIDTH))
+        second = nn.Sequential(nn.Dropout(0.2), nn.Linear(y.shape[1], WIDTH))
+        criterion = Symmetric(method("ince", eps=0.1))
+        optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()], weight_decay=0.1)
+        for _ in range(EPOCHS):
+            order = torch.randperm(len(x))
+            for rows in order[: len(x) // BATCH * BATCH].split(BATCH):
+                optimizer.zero_grad()
+                criterion(first(x[rows]), second(y[rows])).backward()
+                optimizer.step()
+    return first.eval(), second.eval()
 
 
 def _emoji(table: Path, names: list[str], n: int, seed: int) -> dict[str, list[Any]]:
