@@ -259,7 +259,7 @@ def test_runs_keep_their_names_unless_pairs_are_fixed_or_weighted(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(np.ones(7), "has the shape (7,)"), (np.full(200, -1.0), "finite weight ≥ 0"), (None, "does not exist")],
+    [(np.ones(7), "has the shape (7,)"), (np.full(200, -1.0), "finite weight ≥ 0"), (None, "cannot be read")],
 )
 def test_bad_weights_are_refused_before_a_run_starts(content, said, tmp_path):
     path = tmp_path / "w.npy"

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from gcalign.auditing.embeddings import SAME
-from gcalign.lab.models.state import seeded
-from gcalign.methods import method
-from gcalign.symmetric import Symmetric
-
-FOLDS, WIDTH, EPOCHS, BATCH = 2, 64, 15, 128  # of the cross-fitted image–text embeddings
 
 
 @dataclass(frozen=True)
@@ -107,75 +100,3 @@ def gaussians(n: int, seed: int, dim: int = 64, clusters: int = 20) -> Clean:
     hub = draw(dim)
     a, b = (x + 0.9 * draw(n, dim) + 0.3 * draw(n, 1).square() * hub for _ in range(2))
     return fixed("Gaussian clusters with hubs", a, b, group)
-
-
-def emoji_names(table: Path, first: str, second: str, n: int, seed: int) -> Clean:
-    """Names in two languages, by TF-IDF of their character n-grams; no model, nothing is fitted to pairs."""
-    columns = _emoji(table, ["emoji", f"name_{first}", f"name_{second}"], n, seed)
-    a, b = (_ngrams(columns[f"name_{language}"]) for language in (first, second))
-    return fixed(f"emoji names, {first}–{second}", a, b, _bases(columns["emoji"]))
-
-
-def emoji_images(table: Path, language: str, n: int, seed: int) -> Clean:
-    """Pictures and names, by two small networks trained as CLIP is, cross-fitted by families of emoji."""
-    from gcalign.lab.data.decode import pixels_of
-
-    columns = _emoji(table, ["emoji", "image", f"name_{language}"], n, seed)
-    pixels = torch.stack([torch.tensor(pixels_of(image["bytes"], 24)) for image in columns["image"]])
-    x = pixels.flatten(1).float() / 255
-    names = normalize(_ngrams(columns[f"name_{language}"]), dim=1)
-    group = _bases(columns["emoji"])
-    fold = group % FOLDS
-
-    def embed(partners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        shown = names[partners]
-        sides = [torch.empty(len(x), WIDTH) for _ in range(2)]
-        for k in range(FOLDS):
-            here, others = fold == k, fold != k
-            centre = x[others].mean(0)
-            networks = _trained(x[others] - centre, shown[others], seed)
-            with torch.no_grad():
-                for side, network, items in zip(sides, networks, (x - centre, shown), strict=True):
-                    side[here] = network(items[here])
-        return sides[0], sides[1], fold
-
-    return Clean(f"emoji pictures and names ({language}), cross-fitted", names, group, embed)
-
-
-def _trained(x: Tensor, y: Tensor, seed: int) -> tuple[nn.Module, nn.Module]:
-    """An encoder of each side, trained on these pairs with InfoNCE both ways, as CLIP is."""
-    with torch.enable_grad(), seeded(seed):
-        first = nn.Sequential(nn.Dropout(0.2), nn.Linear(x.shape[1], 256), nn.ReLU(), nn.Linear(256, WIDTH))
-        second = nn.Sequential(nn.Dropout(0.2), nn.Linear(y.shape[1], WIDTH))
-        criterion = Symmetric(method("ince", eps=0.1))
-        optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()], weight_decay=0.1)
-        for _ in range(EPOCHS):
-            order = torch.randperm(len(x))
-            for rows in order[: len(x) // BATCH * BATCH].split(BATCH):
-                optimizer.zero_grad()
-                criterion(first(x[rows]), second(y[rows])).backward()
-                optimizer.step()
-    return first.eval(), second.eval()
-
-
-def _emoji(table: Path, names: list[str], n: int, seed: int) -> dict[str, list[Any]]:
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(table, columns=names)
-    chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:n]
-    return {name: rows[name].take(chosen.numpy()).to_pylist() for name in names}
-
-
-def _bases(emoji: list[str]) -> Tensor:
-    """The family of each emoji: its first character, so that variants of skin tone and gender are together."""
-    known: dict[str, int] = {}
-    return torch.tensor([known.setdefault(e[0], len(known)) for e in emoji])
-
-
-def _ngrams(texts: list[str], width: int = 1024) -> Tensor:
-    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
-
-    hashed = HashingVectorizer(
-        analyzer="char_wb", ngram_range=(1, 4), n_features=width, norm=None, strip_accents="unicode"
-    ).transform(texts)
-    return torch.from_numpy(TfidfTransformer().fit_transform(hashed).toarray()).float()

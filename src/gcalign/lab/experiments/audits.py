@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from gcalign.auditing.pairs import SCORES, audit
-from gcalign.lab.audit.cells import WAYS, Clean, emoji_images, emoji_names, fixed, gaussians, mismatch
+from gcalign.lab.audit.cells import WAYS, Clean, fixed, gaussians, mismatch
 from gcalign.lab.audit.crossfit import projected
+from gcalign.lab.audit.emoji import emoji_images, emoji_names
 from gcalign.lab.experiments.records import Record, read, write
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
