@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -134,7 +136,17 @@ def _prepare(case, here):
     if case == "nan":
         a[3, 2] = np.nan
         np.save("nan.npy", a)
-        return ["nan.npy", "b.npy"], "a[3] has values that are not finite"
+        return ["nan.npy", "b.npy"], "nan.npy[3] has values that are not finite"
+    if case == "zero":
+        a[5] = 0
+        np.save("zero.npy", a)
+        return ["b.npy", "zero.npy"], "zero.npy[5] is zero"
+    if case == "width":
+        np.save("narrow.npy", a[:, :5])
+        return ["a.npy", "narrow.npy"], "16 columns and b has 5"
+    if case == "words":
+        np.save("words.npy", np.full((N, 16), "word"))
+        return ["a.npy", "words.npy"], "must hold real numbers"
     if case == "pickled":
         np.save("evil.npy", np.array([Evil()] * N, dtype=object), allow_pickle=True)
         return ["a.npy", "evil.npy"], "evil.npy holds Python objects"
@@ -147,6 +159,9 @@ def _prepare(case, here):
     if case == "ids":
         (here / "ids.txt").write_text("\n".join(["x", *map(str, range(N - 2)), "x"]), encoding="utf-8")
         return ["a.npy", "b.npy", "--ids", "ids.txt"], "has the id 'x' in rows 0 and 119"
+    if case == "encoding":
+        (here / "ids.txt").write_bytes(b"\xff\xfe\xfa")
+        return ["a.npy", "b.npy", "--ids", "ids.txt"], "ids.txt is not UTF-8"
     if case == "empty column":
         pq.write_table(pa.table({"z": [None, *a[1:].tolist()]}), "holes.parquet")
         return ["holes.parquet", "b.npy"], "holes.parquet:z is empty in 1 of 120 rows, first in row 0"
@@ -183,7 +198,8 @@ def _prepare(case, here):
 @pytest.mark.parametrize(
     "case",
     [
-        *("length", "nan", "pickled", "pickled npz", "damaged", "ids", "empty column", "no rows", "ragged"),
+        *("length", "nan", "zero", "width", "words", "pickled", "pickled npz", "damaged", "ids", "encoding"),
+        *("empty column", "no rows", "ragged"),
         *("several", "name", "missing", "format", "one", "items", "folds", "score", "run"),
     ],
 )
@@ -277,9 +293,9 @@ def test_a_run_is_audited_by_models_that_never_saw_its_pairs(tmp_path, monkeypat
     made = train(config, quiet=True)
     seen = {}
 
-    def watched(part, *, images, members, quiet, announce):
+    def watched(part, *, members, **others):
         seen[part.name] = set(members.tolist())
-        return train(part, images=images, members=members, quiet=quiet, announce=announce)
+        return train(part, members=members, **others)
 
     monkeypatch.setattr("gcalign.lab.audit.crossfit.train", watched)
     code, out, _ = run(
@@ -301,3 +317,54 @@ def test_a_run_whose_pairs_change_in_each_step_cannot_be_audited(tmp_path, monke
     code, _, err = run(capsys, f"run={made.path}", "-o", "out.csv")
     assert code == 2
     assert "train it with pairs.fixed=true" in err
+
+
+def test_weights_that_changed_since_are_refused(tmp_path):
+    path = tmp_path / "w.npy"
+    np.save(path, np.ones(200))
+    config = configured([*TINY, f"pairs.weights={path}", f"runs={tmp_path / 'runs'}"])
+    np.save(path, np.full(200, 0.5))
+    with pytest.raises(ValueError, match="is not the file the run was configured with"):
+        train(config, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "said"),
+    [
+        ("model", "encoder", "evil:make", "a name in a file is not imported"),
+        ("data", "root", "/elsewhere", "data.root=/elsewhere"),
+    ],
+)
+def test_what_a_run_of_somebody_else_names_is_not_followed(part, key, value, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('evil.txt', 'w')", encoding="utf-8")
+    made = train(configured([*TINY, "epochs=1"]), quiet=True)
+    content = json.loads(made.config_file.read_text(encoding="utf-8"))
+    content[part][key] = value
+    made.config_file.write_text(json.dumps(content), encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = run(capsys, f"run={made.path}", "-o", "out.csv")
+    assert code == 2
+    assert said in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_pairs_are_audited_in_three_gigabytes(tmp_path):
+    """All similarities at once would take 40 GB."""
+    for seed, name in enumerate(("a", "b")):
+        shared = np.random.default_rng(2).standard_normal((100_000, 512), dtype=np.float32)
+        noise = np.random.default_rng(seed).standard_normal((100_000, 512), dtype=np.float32)
+        shared += 3 * noise
+        if name == "b":
+            shared[:10_000] = np.roll(shared[:10_000], 1, axis=0)
+        np.save(tmp_path / f"{name}.npy", shared)
+    script = (
+        "import resource, sys; from gcalign.cli import main; "
+        "code = main(['audit', 'a.npy', 'b.npy', '-o', 'out.parquet', '--feedback', 'w.npy']); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) < 3e6  # kB
+    worst = pq.read_table(tmp_path / "out.parquet")["pair"].to_numpy()[:10_000]
+    assert np.mean(worst < 10_000) > 0.9

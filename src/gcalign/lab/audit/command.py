@@ -50,7 +50,10 @@ def audit(args: argparse.Namespace) -> None:
         subject = _of_files(args)
         print(WARNING, file=sys.stderr)
     options = {name: getattr(args, name) for name in ("score", "eps", "relax", "batch", "passes", "seed")}
-    found = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
+    try:
+        found = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
+    except (ValueError, TypeError) as error:
+        raise ValueError(_named(str(error), args.inputs)) from error
     _write(found, subject, table, page, weights, args.worst)
     print(found)
     if subject.wrong is not None:
@@ -82,6 +85,15 @@ def _of_files(args: argparse.Namespace) -> Subject:
         second=None if args.show_b is None else inputs.items(args.show_b, n),
         note=WARNING.removeprefix("note: "),
     )
+
+
+def _named(said: str, inputs: Sequence[str]) -> str:
+    """What is wrong with a side, by the name of its file."""
+    for side, name in zip(("a", "b"), inputs, strict=False):
+        for after in ("[", " of dtype"):
+            if said.startswith(f"{side}{after}"):
+                return f"{name}{said[1:]}"
+    return said
 
 
 def _of_run(args: argparse.Namespace, shown: bool) -> Subject:

@@ -184,7 +184,10 @@ def items(text: str, n: int) -> list[Any]:
 
 def _items(place: Place, n: int) -> list[Any]:
     if place.path.suffix == ".txt":
-        values: list[Any] = place.path.read_text(encoding="utf-8").splitlines()
+        try:
+            values: list[Any] = place.path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{place} is not UTF-8 ({error.reason}); save it again as UTF-8") from None
     else:
         name = place.chosen(list(_schema(place).names))
         column = _table(place, [name])[name]

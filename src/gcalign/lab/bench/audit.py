@@ -16,7 +16,7 @@ from gcalign.lab.bench.probe import peak, reset_peak
 from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
 from gcalign.lab.bench.timing import Progress, timed
 
-SHARE = 0.1
+SHARE, RANK = 0.1, 32
 KINDS = ("random", "same group")
 COLUMNS: tuple[Column, ...] = (
     ("n", "pairs", table.whole),
@@ -59,7 +59,7 @@ def bench_audit(*, n: Sequence[int], dim: int, seed: int, progress: Progress) ->
     return Result(
         "audit",
         "gcalign.audit(a, b); extra memory is the peak resident size during the call less the size just before",
-        {"n": list(n), "dim": dim, "seed": seed, "share": SHARE},
+        {"n": list(n), "dim": dim, "rank": RANK, "seed": seed, "share": SHARE},
         [Sheet("audit", title, COLUMNS, rows)],
         targets,
     )
@@ -77,7 +77,10 @@ def _ways(n: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _pairs(n: int, dim: int, kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    clean = gaussians(n, seed, dim, clusters=max(2, n // 100))
+    """Pairs of `RANK` dimensions, turned into `dim`: that costs as much as any embeddings, and is not too easy."""
+    rank = min(RANK, dim)
+    clean = gaussians(n, seed, rank, clusters=max(2, n // 100))
     partners, wrong = mismatch(clean, kind, SHARE, seed)
     a, b, _ = clean.embed(partners)
-    return a, b, wrong
+    turn = torch.linalg.qr(torch.randn(dim, rank, generator=torch.Generator().manual_seed(seed))).Q.T
+    return a @ turn, b @ turn, wrong
