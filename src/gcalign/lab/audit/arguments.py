@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 WARNING = (
-    "note: the embeddings must not come from a model trained on these very pairs: it has learnt the mismatches by "
+    "The embeddings must not come from a model trained on these very pairs: it has learnt the mismatches by "
     "heart. Use another model, or audit the run itself with run=…, which trains on the other pairs of each fold."
 )
 

@@ -48,7 +48,7 @@ def audit(args: argparse.Namespace) -> None:
         subject = _of_run(args, shown)
     else:
         subject = _of_files(args)
-        print(WARNING, file=sys.stderr)
+        print(f"note: {WARNING}", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("score", "eps", "relax", "batch", "passes", "seed")}
     try:
         found = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
@@ -83,7 +83,7 @@ def _of_files(args: argparse.Namespace) -> Subject:
         names=None if args.ids is None else inputs.ids(args.ids, n),
         first=None if args.show_a is None else inputs.items(args.show_a, n),
         second=None if args.show_b is None else inputs.items(args.show_b, n),
-        note=WARNING.removeprefix("note: "),
+        note=WARNING,
     )
 
 

@@ -134,7 +134,34 @@ def draw_audit(records: Sequence[Record], folder: Path) -> list[Path]:
     rows = [_row(key, cells[key]) for key in keys]
     header = ["embeddings", "wrong partners", "share", *(f"AUROC {name}" for name in HEADINGS.values())]
     header += ["AP plan", "AP best other", "flagged", "precision", "expected", "share found", "at most"]
-    return [*Sheet(NAME, header, rows, _notes(records, cells)).write(folder)]
+    notes = _notes(records, cells)
+    return [*Sheet(NAME, header, rows, notes).write(folder), *_brief(keys, cells, notes).write(folder)]
+
+
+def _brief(keys: Sequence[Key], cells: Mapping[Key, Mapping[str, Sequence[Record]]], notes: Sequence[str]) -> Sheet:
+    """A row for each kind of embeddings and of mismatch: means over the shares."""
+    groups: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    for key in keys:
+        for score, records in cells[key].items():
+            groups.setdefault(key[:2], {}).setdefault(score, []).extend(records)
+    rows = []
+    for (data, kind), by in groups.items():
+        means = {score: _mean(by[score], lambda r: r.value) for score in HEADINGS}
+        top = max(round(m, 3) for m in means.values())
+        cell = [Cell(f"{means[s]:.3f}", "best" if round(means[s], 3) == top else "") for s in HEADINGS]
+        aps = {score: _mean(by[score], _about("average_precision")) for score in HEADINGS}
+        rival = max(aps[score] for score in RIVALS)
+        cell += [Cell(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
+        cell += [Cell(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
+        for name in ("precision", "expected_precision"):
+            value = _mean(by["plan"], _about(name))
+            cell.append(Cell("–" if math.isnan(value) else f"{value:.2f}"))
+        error = _mean(by["plan"], lambda r: abs(r.about["share"] - r.about["mismatched"]))
+        rows.append([Cell(data), Cell(kind), *cell, Cell(f"{error:.3f}")])
+    header = ["embeddings", "wrong partners", *(f"AUROC {name}" for name in HEADINGS.values())]
+    header += ["AP plan", "AP best other", "precision", "expected", "error of the share"]
+    about = f"Means over the shares {', '.join(f'{share:g}' for share in SHARES)}."
+    return Sheet(f"{NAME}-brief", header, rows, [about, *notes[:1]])
 
 
 def _row(key: Key, by: Mapping[str, Sequence[Record]]) -> list[Cell]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,17 +53,16 @@ def table_feedback(scale: Scale) -> list[Record]:
     table = Path(words.get("data.root", "")) / "emoji" / "pairs.parquet"
     ways = {"emoji": _emoji} if scale.name != "tiny" and table.is_file() else {}
     ways[words["data"]] = _images
-    for seed in scale.seeds:
-        for data, measured in ways.items():
-            for method in METHODS:
-                cell = {"data": data, "method": method}
-                if not any(r.seed == seed and r.labels | cell == r.labels for r in found):
-                    print(f"{NAME}: {data}, {method}, seed {seed}", file=sys.stderr, flush=True)
-                    found += [
-                        Record(NAME, scale.name, "test", value, cell | {"arm": arm}, seed, about)
-                        for arm, value, about in measured(scale, table, method, seed)
-                    ]
-                    write(filed, found)
+    for data, measured in ways.items():
+        for seed, method in itertools.product(scale.seeds, METHODS):
+            cell = {"data": data, "method": method}
+            if not any(r.seed == seed and r.labels | cell == r.labels for r in found):
+                print(f"{NAME}: {data}, {method}, seed {seed}", file=sys.stderr, flush=True)
+                found += [
+                    Record(NAME, scale.name, "test", value, cell | {"arm": arm}, seed, about)
+                    for arm, value, about in measured(scale, table, method, seed)
+                ]
+                write(filed, found)
     return found
 
 
