@@ -37,6 +37,7 @@ STOREYS = [
     ("lab.data", "lab.models", "lab.report"),
     ("lab.evaluation", "lab.estimator"),
     ("lab.training",),
+    ("lab.audit",),
     ("lab.experiments",),
     ("lab.bench", "lab.demo"),
     ("cli",),

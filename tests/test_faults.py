@@ -29,9 +29,10 @@ from gcalign.cli import main
 from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records, sweep
 from gcalign.lab.experiments.archive import Archive
+from gcalign.lab.training.callbacks import Keeper
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.train import Keeper, train
+from gcalign.lab.training.train import train
 from test_reproduce import TINY, quick
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning|fork).*")]

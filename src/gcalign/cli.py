@@ -13,7 +13,7 @@ import os
 from importlib.metadata import version
 
 from gcalign.errors import one_of
-from gcalign.lab.commands import COMMANDS, Parser, Run, command, json_path, output, subcommands
+from gcalign.lab.commands import COMMANDS, Parser, Run, command, elsewhere, json_path, output, subcommands
 from gcalign.lab.flags import either
 from gcalign.lab.terminal import steady
 from gcalign.lab.words import missing, printable
@@ -188,15 +188,16 @@ def _list(parser: Parser) -> Run:
     return run
 
 
-@command(
+command(
+    "audit",
+    "rank pairs by how badly they fit, from two files of embeddings or by cross-fitting a run",
+    example="gcalign audit images.npy texts.npy -o ranking.csv --html worst.html --feedback weights.npy",
+)(elsewhere)
+command(
     "bench",
     "measure time and memory of losses and solvers, compared with InfoNCE and other installed libraries",
     example="gcalign bench losses --n 4096 --json losses.json",
-)
-def _bench(parser: Parser) -> Run:
-    from gcalign.lab.bench.arguments import declare  # as light as this module
-
-    return declare(parser)
+)(elsewhere)
 
 
 @command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -62,3 +63,9 @@ def output(payload: Callable[[], Any], to_json: str | None, show: Callable[[], N
         to_json_file(to_json, payload())
     if to_json != "-":
         show()
+
+
+def elsewhere(parser: Parser) -> Run:
+    """Arguments that the module `arguments` of the command's folder declares; it is light, too."""
+    declare: Callable[[Parser], Run] = import_module(f"gcalign.lab.{parser.prog.split()[-1]}.arguments").declare
+    return declare(parser)

@@ -259,6 +259,21 @@ _add(
     },
 )
 _add(
+    "table-audit",
+    "which score finds mismatched pairs best: plan, CSLS, softmax, cosine, neighbours (ours)",
+    "",
+    "audits:draw_audit",
+    compute=_lazily("audits:table_audit"),
+    changes={"small": {"seeds": (0, 1)}},
+)
+_add(
+    "table-feedback",
+    "train on mismatched pairs, audit, weight or drop them, train again (ours)",
+    "",
+    "feedback:draw_feedback",
+    compute=_lazily("feedback:table_feedback"),
+)
+_add(
     "fig-same-eps",
     "what GCA adds where both have the same ε (ours)",
     "",

@@ -11,23 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin, get_type_hints
 
 from gcalign import methods
-from gcalign.errors import count, did_you_mean, one_of, positive
+from gcalign.errors import did_you_mean, one_of
 from gcalign.lab.data.pair_sources import NAMES as PAIRED
 from gcalign.lab.data.sources import names as data_names
-from gcalign.lab.limits import within
-from gcalign.lab.models.encoders import STEMS
-from gcalign.lab.models.heads import PROJECTORS
-from gcalign.lab.training import loggers
-from gcalign.lab.training.pair_rules import PAIR_OPTIONS, check_paired
+from gcalign.lab.training import rules
+from gcalign.lab.training.pair_rules import PAIR_OPTIONS
 from gcalign.lab.training.recipes import RECIPES
 from gcalign.lab.training.typed import merged, typed, value_of
+from gcalign.lab.training.weights import digest
 
 DATA = (*(name for name in data_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
-VIEWS = ("plain", "C0", "C1", "C2", "C3", "domainbed")
 COMMON = ("iterations", "tol", "layout", "gradient", "block", "learnable")
-# what Lightning also has casts the images or the whole model, and the loss needs float32
-PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16")
-_LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
 MISSING = ""  # a name that a group gives
 
 
@@ -47,7 +41,13 @@ _SHOWN = (
 )
 
 
-_LATER = (("data", "tail", 1.0), ("target", "noise", 0.0), *PAIR_OPTIONS)  # that came after the first committed runs
+_LATER = (  # options that came after the first committed runs
+    ("data", "tail", 1.0),
+    ("target", "noise", 0.0),
+    ("pairs", "fixed", False),
+    ("pairs", "digest", None),
+    *PAIR_OPTIONS,
+)
 
 
 @dataclass
@@ -80,6 +80,9 @@ class Pairs:
     noise: float = 0.0  # share of pairs that are mismatched on purpose
     views: int = 2  # number of views of each image
     multi: str = "pairwise"  # of three columns or more: a plan for each pair, or one "joint" plan
+    fixed: bool = False  # whether the same pairs are mismatched in every epoch, instead of others in each step
+    weights: str | None = None  # .npy with a weight for each image, as `gcalign audit --feedback` writes; 0 drops it
+    digest: str | None = None  # of that file, found when the run is configured
 
 
 @dataclass
@@ -144,79 +147,7 @@ class Config:
 
     def check(self) -> None:
         """Every rule that needs no data, before anything is written."""
-        one_of("method", self.method["name"], methods.names())
-        one_of("views", self.view_name, VIEWS)
-        one_of("augment_in", self.augment_in, ("device", "workers"))
-        one_of("precision", self.precision, PRECISIONS)
-        loggers.check(self.logger)
-        one_of("target.name", self.target.name, ("default", "labels", "blocks"))
-        one_of("model.stem", self.model.stem, STEMS)
-        one_of("model.projector", self.model.projector, PROJECTORS)
-        one_of("optimizer.name", self.optimizer.name, ("adam", "sgd"))
-        one_of("optimizer.schedule", self.optimizer.schedule, ("cosine", "linear", "constant"))
-        one_of("data.on_error", self.data.on_error, ("skip", "raise"))
-        for name in ("epochs", "batch_size", "accumulate", "devices", "log_every", "checkpoint_every"):
-            count(name, getattr(self, name), "a whole number of at least 1")
-        for name in ("seed", "workers", "knn_every"):
-            count(name, getattr(self, name), "a whole number of at least 0", least=0)
-        within("EPOCHS", self.epochs, "epochs")
-        within("WORKERS", self.workers, "workers")
-        for name in ("hidden", "out"):
-            count(f"model.{name}", getattr(self.model, name), "the paper's are 2048 and 128")
-        count("pairs.views", self.pairs.views, "two views make a pair", least=2)
-        if self.data.size is not None:
-            within("IMAGE_SIDE", count("data.size", self.data.size, "the side of an image in pixels"), "data.size")
-        if self.data.limit is not None:
-            count("data.limit", self.data.limit, "leave it out to take every image")
-        self._check_numbers()
-        check_paired(self)
-        if self.batch_size % (self.devices * self.accumulate):
-            raise ValueError(
-                f"batch_size={self.batch_size} must divide among devices={self.devices} × accumulate={self.accumulate}"
-            )
-        if self.batch_size // (self.devices * self.accumulate) < 2:
-            raise ValueError(
-                f"batch_size={self.batch_size} must be at least 2 × devices={self.devices} × "
-                f"accumulate={self.accumulate}: an image alone has nothing to be compared with"
-            )
-        if self.method["name"] == "byol" and self.pairs.views != 2:
-            raise ValueError(
-                f"pairs.views={self.pairs.views} must be 2 for byol, which predicts one view from the other"
-            )
-        if self.name is not None and not _is_folder_name(self.name):
-            raise ValueError(
-                f"name={self.name!r} must be the name of a folder: 1 to 150 printable characters without / and \\; say "
-                "where with runs="
-            )
-
-    def _check_numbers(self) -> None:
-        """Real values in the range in which they mean something."""
-        o = self.optimizer
-        positive("optimizer.lr", o.lr, "Adam likes 1e-3, the paper's SGD 0.6")
-        positive("optimizer.weight_decay", o.weight_decay, "the paper uses 1e-6", zero=True)
-        positive("model.width", self.model.width, "1 is the published size")
-        for name in ("lr", "weight_decay"):
-            if (value := getattr(o, name)) > _LARGEST:
-                raise ValueError(f"optimizer.{name}={value:g} must be at most {_LARGEST:g}; larger ones are no use")
-        shares = {
-            "pairs.noise": (self.pairs.noise, "0.3 mismatches 30 % of pairs"),
-            "target.noise": (self.target.noise, "0.3 replaces 30 % of labels"),
-            "optimizer.momentum": (o.momentum, "0.9 is usual"),
-            "optimizer.warmup": (o.warmup, "0.05 warms up for 5 % of the steps"),
-            "optimizer.final": (o.final, "0.001 ends at a thousandth of lr"),
-            "model.momentum": (self.model.momentum, "BYOL uses 0.996"),
-        }
-        for name, (value, remedy) in shares.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name}={value:g} must be a share between 0 and 1; {remedy}")
-        if not 1 <= self.data.tail < float("inf"):
-            raise ValueError(f"data.tail={self.data.tail:g} must be at least 1, which is balanced; 100 is a long tail")
-        for name in ("alpha", "beta"):
-            value = positive(f"target.{name}", getattr(self.target, name), "a weight of pairs", zero=True)
-            if value > _LARGEST:
-                raise ValueError(f"target.{name}={value:g} must be at most {_LARGEST:g}; the pair itself has 1")
-            if value and self.target.name != "blocks":
-                raise ValueError(f"target.{name}={value:g} has no effect without target.name=blocks; add it")
+        rules.check(self)
 
     @property
     def view_name(self) -> str:
@@ -226,6 +157,7 @@ class Config:
     def identity(self) -> dict[str, Any]:
         """What the weights depend on. Defaults of `_LATER` are left out, so that older runs keep their names."""
         found = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        found["pairs"].pop("weights")  # what they are, wherever they are: their digest is in it
         for part, key, usual in _LATER:
             if found[part].get(key, usual) == usual:
                 found[part].pop(key, None)
@@ -288,6 +220,7 @@ def configured(overrides: Sequence[str]) -> Config:
         content = merged(content, value)
     found = Config.from_dict(content)
     found.check()
+    found.pairs.digest = None if found.pairs.weights is None else digest(found.pairs.weights)
     return found
 
 
@@ -318,7 +251,3 @@ def _read(hint: Any, key: str, text: str) -> Any:
     if str in kinds:
         return None if text == "null" and type(None) in kinds else text
     return value_of(key, text)
-
-
-def _is_folder_name(name: str) -> bool:
-    return 1 <= len(name) <= 150 and name.isprintable() and not set("/\\") & set(name) and name not in (".", "..")

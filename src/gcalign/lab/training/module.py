@@ -161,7 +161,8 @@ class Pretraining(Training):
 
     def _known(self, batch: Batch, views: int) -> dict[str, Any]:
         """What the target reads of this batch: labels, domains, and ids where there are more than two views."""
-        known: dict[str, Tensor] = {name: x for name, x in batch.known.items() if name in self.target.reads}
+        read = {*self.target.reads, "weights"}  # weights go with any target
+        known: dict[str, Tensor] = {name: x for name, x in batch.known.items() if name in read}
         if views > 2:
             known["ids"] = batch.index
         return {name: (value, value.repeat(views - 1)) for name, value in known.items()}

@@ -27,7 +27,8 @@ from gcalign.lab.training.pair_module import PairTraining, Tower, encoder_names,
 from gcalign.lab.training.pair_rules import encoders_of
 from gcalign.lab.training.pair_stream import PairStream
 from gcalign.lab.training.ready import Encoder
-from gcalign.lab.training.runs import Run, check_crc32, crc32, factory_of, filled, read, save
+from gcalign.lab.training.runs import Run, factory_of, filled, read, save
+from gcalign.lab.training.sums import check_crc32, crc32
 
 
 def pairs_of(data: Data) -> Pairs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from gcalign.lab.models import Factory, encoder, outside, projector
 from gcalign.lab.training import trust
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.ready import Encoder, Normalisation, normalisation_of
+from gcalign.lab.training.sums import check_crc32, crc32
 from gcalign.lab.words import path_of, quoted
 
 if TYPE_CHECKING:
@@ -293,24 +293,6 @@ def filled(
             f"{file} does not fit the model in its config ({brief(error)}); train the run again"
         ) from error
     return network
-
-
-def crc32(tensors: Mapping[str, Tensor], about: str = "") -> str:
-    """A checksum of names, types, shapes and bytes, by which a flipped bit is found."""
-    code = zlib.crc32(about.encode())
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        code = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), code)
-        code = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, code)
-    return f"{code:08x}"
-
-
-def check_crc32(file: Path, tensors: Mapping[str, Tensor], about: str, given: str | None) -> None:
-    """That a file holds what was written; files of before checksums have none."""
-    if given is not None and crc32(tensors, about) != given:
-        raise ValueError(
-            f"{file} is damaged: its checksum is not that of its content; delete it to start this run again"
-        )
 
 
 def brief(error: Exception) -> str:

@@ -6,7 +6,6 @@ import logging
 import math
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -16,24 +15,25 @@ from typing import Any
 import lightning as L  # noqa: N812  # Lightning's own habit
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from gcalign.lab import files
 from gcalign.lab.data.images import Images, Subset, described
 from gcalign.lab.data.sources import labels_of, load
-from gcalign.lab.data.splits import long_tailed, stratified
+from gcalign.lab.data.splits import long_tailed
 from gcalign.lab.data.views import make_views
-from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.limits import within
-from gcalign.lab.models import outside
-from gcalign.lab.training.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
+from gcalign.lab.models import Factory, outside
+from gcalign.lab.training.callbacks import Keeper, OnlineKNN
+from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
 from gcalign.lab.training.module import Pretraining, Training
 from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
-from gcalign.lab.training.stream import Batch, Stream
+from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.weights import weights_of_pairs
 from gcalign.lab.words import quoted
 
 
@@ -46,79 +46,6 @@ def images_of(data: Data, split: str, **more: Any) -> Images:
     return Subset(whole, long_tailed(labels_of(whole, "data.tail"), data.tail, data.limit, seed=0))
 
 
-class Keeper(Callback):
-    """Result lines, logs, images/s and then, when all of it is on disk, checkpoints; on one rank for all."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.resume_at = run, 0
-        self.clock, self.clocked = time.perf_counter(), 0
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        assert isinstance(module, Training)
-        first = trainer.strategy.broadcast(self.resume_at)
-        if first != self.resume_at:
-            raise ValueError(
-                f"rank {trainer.global_rank} continues at step {self.resume_at}, rank 0 at {first}; try again"
-            )
-        if self.resume_at:
-            module.done = load_checkpoint(self.run, module, trainer.optimizers[0])
-        self.clock, self.clocked = time.perf_counter(), self.resume_at
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        assert isinstance(module, Training)
-        config, done = module.config, batch.step + 1
-        module.done = done
-        if done % config.log_every == 0 or done == module.total:
-            rate = (done - self.clocked) * config.batch_size / max(1e-9, time.perf_counter() - self.clock)
-            self.clock, self.clocked = time.perf_counter(), done
-            module.log("images/s", rate, prog_bar=True, logger=False)
-            measured = {k: float(v) for k, v in trainer.callback_metrics.items()} | {"images/s": rate}
-            record(trainer, self.run, done, {"kind": "train", **measured}, measured)
-        # between accumulated batches half of a gradient is pending, which no file holds
-        due = done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != module.total
-        if trainer.is_global_zero and due:
-            for logger in trainer.loggers:
-                logger.save()
-            save_checkpoint(self.run, module, trainer.optimizers[0], done, config.hash)
-
-
-def record(trainer: L.Trainer, run: Run, step: int, line: dict[str, Any], scalars: dict[str, float]) -> None:
-    """A result line, and the same numbers for the loggers, at the step of the run and not of the process."""
-    if not trainer.is_global_zero:
-        return
-    files.append_json_lines(run.results_file, [{"step": step, **line}])
-    for logger in trainer.loggers:
-        logger.log_metrics(scalars, step)
-
-
-class OnlineKNN(Callback):
-    """kNN accuracy as the encoder learns, on a fifth of the training images held out; the test split is not seen."""
-
-    def __init__(self, run: Run, images: Images, every: int) -> None:
-        self.run, self.images, self.every = run, images, every
-        self.labels = labels_of(images, "online kNN")
-        self.split = stratified(self.labels, 0.2, seed=0)
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        assert isinstance(module, Pretraining)
-        steps = len(self.images) // (module.config.batch_size // module.config.accumulate)
-        epoch, within = divmod(batch.step + 1, steps)
-        if within or epoch % self.every or not trainer.is_global_zero:
-            return
-        features = extract(module.encoder, self.images, device=module.device)
-        known, asked = self.split
-        found = evaluate(
-            "knn", features[known], self.labels[known], features[asked], self.labels[asked], split="held out"
-        )
-        module.knn = found.accuracy
-        line = {"kind": "knn", "epoch": epoch, "accuracy": found.accuracy}
-        record(trainer, self.run, batch.step + 1, line, {"knn": found.accuracy})
-
-
 @dataclass(frozen=True)
 class ImageTask:
     """What a run on images with views trains, and on what."""
@@ -126,6 +53,8 @@ class ImageTask:
     config: Config
     run: Run
     images: Images
+    members: Tensor | None = None
+    encoder: str | Factory | None = None
 
     def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
         """The batches of this rank and the module, before anything is written."""
@@ -142,10 +71,13 @@ class ImageTask:
             rank=rank,
             world=world,
             augment=augment if config.augment_in == "workers" else None,
+            fixed=config.pairs.fixed,
+            weights=weights_of_pairs(config.pairs, len(images)),
+            members=self.members,
         )
         pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
         within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
-        module = Pretraining(config, images.shape, augment, stream.total, outside(config.model.encoder))
+        module = Pretraining(config, images.shape, augment, stream.total, self.encoder or outside(config.model.encoder))
         module.check(images)
         return stream, module
 
@@ -153,10 +85,20 @@ class ImageTask:
         save_weights(self.run, self.config, module.encoder, module.projector, self.images)
 
 
-def train(config: Config, *, images: Images | None = None, quiet: bool = False, announce: bool = True) -> Run:
+def train(
+    config: Config,
+    *,
+    images: Images | None = None,
+    members: Tensor | None = None,
+    encoder: str | Factory | None = None,
+    quiet: bool = False,
+    announce: bool = True,
+) -> Run:
     """Run it, continue it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
 
-    An encoder of the user's own is imported by its name in `config`, which a command or a call made.
+    An encoder of the user's own is imported by its name in `config`, which a command or a call made; for a config out
+    of a file, `encoder` is what to use instead. `members` are the pairs to train on, for cross-fitting; the run's
+    config does not have them.
     """
     run = Run.of(config)
     if run.done:
@@ -166,7 +108,8 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
 
         task: Any = Task(config, run)
     else:
-        task = ImageTask(config, run, images_of(config.data, "train") if images is None else images)
+        images = images_of(config.data, "train") if images is None else images
+        task = ImageTask(config, run, images, members, encoder)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
     keeper = Keeper(run)
     try:

@@ -74,7 +74,7 @@ def data_of(run: Run | None, given: dict[str, str], *, named: Data | None = None
     return dataclasses.replace(data, **changed)
 
 
-def check_trusted(run: Run, own: Data, given: dict[str, str], roots: Sequence[Path]) -> None:
+def check_trusted(run: Run, own: Data, given: dict[str, str], roots: Sequence[Path] = ()) -> None:
     """That what is about to be read or fetched was named by the user: here, or in the command that made the run."""
     asked = []
     if given.get("data", own.name) == own.name:
