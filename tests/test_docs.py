@@ -71,7 +71,7 @@ def test_the_picture_of_a_call_is_drawn_the_same_each_time(tmp_path, picture):
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("page", ["your-own-loop", "queues-views"])
+@pytest.mark.parametrize("page", ["your-own-loop", "queues-views", "image-and-text"])
 def test_the_code_of_a_page_runs(page):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 3

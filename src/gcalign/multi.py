@@ -160,8 +160,8 @@ def _check(views: Sequence[Tensor], divergence: Divergence) -> None:
         check_embeddings(first, view, alone=True)
         if len(view) != len(first):
             raise ValueError(
-                f"views have {len(first)} and {len(view)} rows; with multi='joint' row i of all views is one sample: use "
-                "multi='pairwise' with ids="
+                f"views have {len(first)} and {len(view)} rows; with multi='joint' row i of all views is one sample: "
+                "use multi='pairwise' with ids="
             )
     if divergence.statistics:
         raise ValueError(f"multi='joint' cannot evaluate {divergence!r}, which reads whole rows; use multi='pairwise'")

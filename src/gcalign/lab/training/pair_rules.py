@@ -55,8 +55,8 @@ def check_paired(config: Config) -> None:
     count("data.fold", data.fold, "a whole number of at least 0", least=0)
     if not (data.test > 0 and data.validation > 0 and data.test + data.validation < 1):
         raise ValueError(
-            f"data.validation={data.validation:g} and data.test={data.test:g} must be shares above 0 that leave pairs for "
-            "training; 0.1 and 0.2 are usual"
+            f"data.validation={data.validation:g} and data.test={data.test:g} must be shares above 0 that leave pairs "
+            "for training; 0.1 and 0.2 are usual"
         )
     if config.model.encoders and len(encoders_of(config)) != many:
         raise ValueError(f"model.encoders={config.model.encoders} must have one for each of the {many} columns")
