@@ -6,6 +6,10 @@ import csv
 import io
 import json
 import math
+import re
+import shlex
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -221,7 +225,7 @@ def test_variants_of_an_emoji_have_one_base(variants, others):
 
 
 def test_n_grams_are_hashed_alike_on_every_machine():
-    assert hashed("ab")[:4] == tuple(__import__("zlib").crc32(x.encode()) for x in ("1 ", "1a", "1b", "1 "))
+    assert hashed("ab")[:4] == tuple(zlib.crc32(x.encode()) for x in ("1 ", "1a", "1b", "1 "))
     assert hashed("Red  heart") == hashed("red heart") != hashed("heart red")
 
 
@@ -516,3 +520,30 @@ def test_a_learnable_epsilon_is_clip_s_logit_scale_with_its_clamp():
     assert smaller.eps.item() == pytest.approx(0.005)  # what was asked for
     with pytest.raises(ValueError, match="cannot be learnt"):
         gcalign.LogKernel(lambda x, y: x @ y.T).learn()
+
+
+# the page
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "image-and-text.md").read_text()
+COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^(gcalign .*)$", PAGE, re.MULTILINE)]
+
+
+def test_the_commands_of_the_page_are_read_and_its_run_has_its_name():
+    trained = [words[1:] for words in COMMANDS if words[0] == "train"]
+    assert len(trained) == 3
+    folders = [configured(words).folder for words in trained]
+    named = {word for words in COMMANDS for word in words if word.startswith("run=")}
+    assert named == {f"run=runs/{folders[0]}"}
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words in COMMANDS:
+        if words[0] != "reproduce" and "data=pairs" not in words:
+            assert main(words) == 0
+    out = capsys.readouterr().out
+    found = [float(x) for x in re.findall(r"image → caption: R@1 ([\d.]+) %", out)]
+    assert found[0] > 50  # combinations that training never saw
+    assert "a large blue ring, right: a large blue ring, right" in out

@@ -34,7 +34,7 @@ QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", 
 def jobs(name: str, scale: str) -> list[Job]:
     experiment = registry.named(name)
     assert experiment.jobs is not None
-    return experiment.jobs(experiment.at(SCALES[scale]), search.first(METHODS))
+    return experiment.jobs(experiment.at(SCALES[scale]), search.first((*METHODS, "clip")))
 
 
 def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn",)) -> Job:

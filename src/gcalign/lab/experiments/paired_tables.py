@@ -44,9 +44,9 @@ def emoji_pairs(records: Sequence[Record], folder: Path) -> list[Path]:
     seeds = sorted({r.seed for r in records if r.seed is not None})
     about = next((r.about for r in records if r.measure == PRIMARY), {})
     notes = [
-        f"Retrieval on held-out pairs in %, mean of both ways ± standard deviation over seeds "
-        f"{', '.join(map(str, seeds))}; "
-        f"{about.get('n_test')} test pairs whose groups training never saw. Zero-shot: image to name, among all "
+        "Retrieval on held-out pairs in %, mean of both ways ± standard deviation over seeds "
+        f"{', '.join(map(str, seeds))}; {about.get('n_test')} test pairs whose groups training never saw. "
+        "Zero-shot: image to name, among all "
         f"{next((r.about.get('candidates') for r in records if r.measure == 'zeroshot R@1'), '')} names of the table. "
         "Differences are paired by seed, with 95 % intervals (Student's t); ▲ and ▼ mark those that exclude zero. p is "
         f"Holm's, over the {len(ps)} comparisons with INCE at the identity target.",
