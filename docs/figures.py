@@ -170,7 +170,26 @@ def pull(figure: Any) -> None:
     three.text(5.5, 12.4, "purple pulls together,\norange pushes apart", ha="center", va="top", size=9)
 
 
+def overview(figure: Any) -> None:
+    """The picture of the README: kernel, plan and target, and what leads from one to the next."""
+    z1, z2 = batch(6)
+    plan = gcalign.method("gca-ince", eps=0.2).plan(z1, z2)
+    shown = (
+        (gcalign.Cosine(0.2)(z1, z2).exp(), "kernel K", "how alike two\nembeddings are"),
+        (plan.matrix, "plan P", "rows and columns\nscaled to their mass"),
+        (plan.target.dense(), "target T", "who belongs\nwith whom"),
+    )
+    for k, (axes, (matrix, title, said)) in enumerate(zip(figure.subplots(1, 3), shown, strict=True)):
+        heat(axes, matrix, title, 1.0)
+        axes.text(5.5, 12.4, said, ha="center", va="top", size=9)
+        if k < 2:
+            step = ("project", "compare:\nthe loss")[k]
+            axes.annotate("", (1.32, 0.5), (1.04, 0.5), xycoords="axes fraction", arrowprops={"arrowstyle": "->"})
+            axes.text(1.18, 0.55, step, ha="center", va="bottom", size=9, transform=axes.transAxes)
+
+
 IDEA: dict[str, tuple[Callable[[Any], None], tuple[float, float]]] = {
+    "overview": (overview, (7.6, 2.9)),
     "idea-1-views": (views, (5.4, 3.6)),
     "idea-2-kernel": (kernels, (6.6, 2.5)),
     "idea-3-rows": (rows, (6.2, 3.0)),

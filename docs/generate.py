@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import argparse
 import ast
-import dataclasses
-import inspect
-import io
 import sys
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 from xml.sax.saxutils import escape
 
 import gcalign
@@ -25,87 +21,6 @@ NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n\n"
 
 # --- configuration --------------------------------------------------------------------------------------------
 
-# what a comment in the config classes does not say
-MEANS = {
-    "views": "`plain`, `C0` (standard), `C1` (large erase), `C2` (strong crop), `C3` (brightness) or `domainbed`; "
-    "null: plain for scenes, C0 for the rest",
-    "epochs": "passes over the training images",
-    "batch_size": "pairs in a step, over all devices",
-    "seed": "of weights, batches and views; with one seed all methods see the same",
-    "accumulate": "parts in which a batch passes the encoder",
-    "precision": "`32-true`, `16-mixed` or `bf16-mixed`",
-    "devices": "number of GPUs or processes",
-    "accelerator": "`auto`, `cpu`, `gpu`, …, as in Lightning",
-    "workers": "processes that load images",
-    "log_every": "steps between lines of the log",
-    "checkpoint_every": "steps between checkpoints",
-    "name": "start of the folder's name; null: method and data",
-    "runs": "folder of the runs",
-    "augment_in": "where views are made: on the `device`, or in the `workers` that load images",
-    "logger": "`tensorboard`, `csv`, `wandb`, `mlflow`, `none`, or `module:Class` of a Lightning logger",
-    "logger_args": "arguments of the logger, as `logger_args.key=value`",
-    "wait": "whether to wait for another process that works on the same run",
-    "data.root": "folder of local files; null: the Hugging Face hub",
-    "data.on_error": "what to do with a corrupt image: `skip` or `raise`",
-    "target.name": "`default` (pairs; labels for supcon), `labels` or `blocks`",
-    "optimizer.warmup": "share of the steps in which the learning rate rises",
-    "optimizer.final": "learning rate at the end, as a share of `lr`",
-    "pairs.views": "views of each sample",
-    "model.encoder": "`small`, `resnet18`, `resnet50`, or `module:function` of your own",
-    "model.width": "factor on the number of channels",
-    "model.stem": "first layer: `auto`, `cifar`, `imagenet` or `paper`",
-    "model.projector": "head on which the loss works: `mlp2`, `mlp3-bn` or `none`",
-    "model.hidden": "width of the head",
-    "model.out": "dimension of the embeddings",
-    "optimizer.name": "`adam` or `sgd`",
-    "optimizer.lr": "learning rate at its highest",
-    "optimizer.momentum": "of SGD",
-    "optimizer.weight_decay": "weight decay",
-    "optimizer.schedule": "`cosine`, `linear` or `constant`",
-}
-
-
-def comments(kind: type) -> dict[str, str]:
-    """The comment at the end of the line of each field."""
-    found: dict[int, str] = {}
-    source = inspect.getsource(kind)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            found[token.start[0]] = token.string.lstrip("# ")
-    fields = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
-    return {node.target.id: found[node.lineno] for node in fields if node.lineno in found}  # type: ignore[union-attr]
-
-
-def options(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Name, type, default and meaning of each option of a config class and of those within it."""
-    said, hints = comments(kind), get_type_hints(kind)
-    inner = []
-    for field in dataclasses.fields(kind):
-        key = prefix + field.name
-        if dataclasses.is_dataclass(hints[field.name]):
-            inner.append((hints[field.name], f"{key}."))
-            continue
-        if key in ("method", "data.name"):
-            continue  # named by method= and data=
-        default = field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
-        hint = hints[field.name]
-        shown = hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
-        yield key, shown.replace("typing.", ""), _value(default), MEANS.get(key) or said.get(field.name, "")
-    for part, start in inner:
-        yield from options(part, start)
-
-
-def _value(value: Any) -> str:
-    return (
-        "null"
-        if value is None
-        else "{}"
-        if value == {}
-        else f"{value}".lower()
-        if isinstance(value, bool)
-        else f"{value}"
-    )
-
 
 def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -115,15 +30,15 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[s
 
 def configuration() -> str:
     """Every option of `gcalign train`, of each method, and the recipes."""
-    from gcalign.lab.training.config import COMMON, DATA, Config
+    from gcalign.lab.training import keys
+    from gcalign.lab.training.config import COMMON, DATA
     from gcalign.lab.training.recipes import RECIPES
 
-    rows = [(f"`{key}`", f"`{kind}`", f"`{default}`", means) for key, kind, default, means in options(Config)]
-    methods = []
-    for name in BUILT_IN:
-        own = inspect.signature(gcalign.methods._REGISTRY[name]).parameters.values()
-        shown = ", ".join(f"`method.{p.name}={_listed(p.default)}`" for p in own if p.kind is not p.VAR_KEYWORD)
-        methods.append((f"`{name}`", shown))
+    rows = [(f"`{key.name}`", f"`{key.default}`", key.meaning) for key in keys.every()]
+    methods = [
+        (f"`{name}`", ", ".join(f"`method.{key}={value}`" for key, value in own))
+        for name, own in keys.options().items()
+    ]
     recipes = [
         (f"`{name}`", ", ".join(f"`{word}`" for word in _words(content)) or "the defaults above")
         for name, content in RECIPES.items()
@@ -131,7 +46,7 @@ def configuration() -> str:
     return f"""# Configuration
 
 {NOTE}A run is described by words `key=value`, in any order: `gcalign train method=gca-uot data=cifar10 epochs=15`. What is left out has its default. An unknown key or a value out of range is an
-error before anything is written. The folder of a run has the hash of all options that decide its weights.
+error before anything is written. `gcalign train --help` prints the same keys; `dry=true` shows the resolved run and stops. The folder of a run has the hash of all options that decide its weights.
 
 * `method=` is one of {", ".join(f"`{name}`" for name in BUILT_IN)}, or a method of your own.
 * `data=` is one of {", ".join(f"`{name}`" for name in DATA)}, or any name on the Hugging Face hub, such as `owner/name`.
@@ -140,7 +55,7 @@ error before anything is written. The folder of a run has the hash of all option
 
 ## Options of a run
 
-{_table(("option", "type", "default", "meaning"), rows)}
+{_table(("option", "default", "meaning"), rows)}
 
 ## Options of the methods
 
@@ -155,10 +70,6 @@ All methods also take {", ".join(f"`method.{name}`" for name in COMMON)}, with t
 
 
 BUILT_IN = [name for name, made in gcalign.methods._REGISTRY.items() if made.__module__ == "gcalign.methods"]
-
-
-def _listed(value: Any) -> str:
-    return f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else _value(value)
 
 
 def _words(content: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -8,27 +8,17 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # `python -m` puts the current folder first, where a file would stand in for any module
 
 import argparse
+import errno
 import os
-from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
 
 from gcalign.errors import one_of
-from gcalign.lab.commands import COMMANDS, Parser, Run, command, json_path
+from gcalign.lab.commands import COMMANDS, Parser, Run, command, elsewhere, json_path, output, subcommands
+from gcalign.lab.flags import either
 from gcalign.lab.terminal import steady
-from gcalign.lab.words import printable
+from gcalign.lab.words import missing, printable
 
 _JSON = "write them to this JSON file; - writes only JSON to standard output"
-
-
-def _output(payload: Callable[[], Any], to_json: str | None, show: Callable[[], None]) -> None:
-    """Write JSON where it is asked for, and show the table unless standard output has the JSON."""
-    from gcalign.lab.files import to_json_file
-
-    if to_json is not None:
-        to_json_file(to_json, payload())
-    if to_json != "-":
-        show()
 
 
 @command(
@@ -102,15 +92,23 @@ def _demo(parser: Parser) -> Run:
     example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
 )
 def _train(parser: Parser) -> Run:
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="options: method=, data=, recipe=, epochs=, seed=, …"
-    )
+    from gcalign.lab.training import keys  # as light as this module
+
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the keys below; dry=true only shows the run")
+    parser.epilog = f"{keys.help_text()}\n\n{parser.epilog}"
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.config import configured
+
+        words = [word for word in args.overrides if word != "dry=true"]
+        config = configured(words)
+        if len(words) < len(args.overrides):
+            print(keys.resolved(config.as_dict(), config.folder))
+            return
+
         from gcalign.lab.training.train import train
 
-        train(configured(args.overrides))
+        train(config)
 
     return run
 
@@ -135,7 +133,7 @@ def _probe(parser: Parser) -> Run:
         from gcalign.lab.training.use import probe
 
         result = probe(args.overrides, progress=sys.stderr.isatty())
-        _output(result.as_dict, args.json, lambda: print(result))
+        output(result.as_dict, args.json, lambda: print(result))
 
     return run
 
@@ -185,20 +183,21 @@ def _list(parser: Parser) -> Run:
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.listing import records, show
 
-        _output(lambda: records(args.folder), args.json, lambda: show(args.folder, mean=args.mean))
+        output(lambda: records(args.folder), args.json, lambda: show(args.folder, mean=args.mean))
 
     return run
 
 
-@command(
+command(
+    "audit",
+    "rank pairs by how badly they fit, from two files of embeddings or by cross-fitting a run",
+    example="gcalign audit images.npy texts.npy -o ranking.csv --html worst.html --feedback weights.npy",
+)(elsewhere)
+command(
     "bench",
     "measure time and memory of losses and solvers, compared with InfoNCE and other installed libraries",
     example="gcalign bench losses --n 4096 --json losses.json",
-)
-def _bench(parser: Parser) -> Run:
-    from gcalign.lab.bench.arguments import declare  # as light as this module
-
-    return declare(parser)
+)(elsewhere)
 
 
 @command(
@@ -272,7 +271,12 @@ def _run(argv: list[str]) -> int:
         return int(stop.code or 0)
     except (ValueError, TypeError, OSError, MemoryError) as error:
         said = str(error) or "not enough memory; try a smaller batch_size= or data.size="
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            said += "; nothing was changed: make room, and use the same command again"
         print(f"gcalign: {printable(said)}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(f"gcalign: {missing(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -297,10 +301,12 @@ def parser() -> Parser:
 
 
 def _parsed(argv: list[str]) -> argparse.Namespace:
-    named = next((word for word in argv if not word.startswith("-")), None)
-    if named is not None:
-        one_of("command", named, COMMANDS)
-    return parser().parse_args(argv)
+    whole = parser()
+    at = next((k for k, word in enumerate(argv) if not word.startswith("-")), None)
+    if at is not None:
+        one_of("command", argv[at], COMMANDS)
+        argv = [*argv[: at + 1], *either(subcommands(whole)[argv[at]], argv[at + 1 :])]
+    return whole.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,3 +47,25 @@ def json_path(text: str) -> str:
             f"{text} must be a file in a directory that exists; create {Path(text).parent}, or use -"
         )
     return text
+
+
+def subcommands(whole: argparse.ArgumentParser) -> dict[str, Parser]:
+    """The parser of each subcommand, by name."""
+    found = next(action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+def output(payload: Callable[[], Any], to_json: str | None, show: Callable[[], None]) -> None:
+    """Write JSON where it is asked for, and show the table unless standard output has the JSON."""
+    from gcalign.lab.files import to_json_file
+
+    if to_json is not None:
+        to_json_file(to_json, payload())
+    if to_json != "-":
+        show()
+
+
+def elsewhere(parser: Parser) -> Run:
+    """Arguments that the module `arguments` of the command's folder declares; it is light, too."""
+    declare: Callable[[Parser], Run] = import_module(f"gcalign.lab.{parser.prog.split()[-1]}.arguments").declare
+    return declare(parser)

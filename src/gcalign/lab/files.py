@@ -22,6 +22,8 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe does not wait for its
 
 def write(path: Path, content: str | bytes) -> None:
     """All or nothing, on disk before it has its name: readers and later runs never see half a file."""
+    if path.parent.resolve() == Path("/dev") or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path} is a folder, a pipe or a device, which a file would replace; name a file")
     clean(path.parent, path.name)
     part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_PART}")
     data = content.encode() if isinstance(content, str) else content
@@ -31,6 +33,9 @@ def write(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # that a disk is full is said without the name of a file
+        raise
     finally:
         part.unlink(missing_ok=True)
 
