@@ -117,7 +117,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path, monkeypatc
     path.write_text("before")
 
     def full(self, target):
-        raise OSError("no space left")
+        raise OSError(28, "no space left")
 
     monkeypatch.setattr(command.Path, "replace", full)
     assert cli.main(["verify", "--only", "svhn-backbone", "--json", str(path)]) == 2
