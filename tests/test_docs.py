@@ -80,6 +80,15 @@ def test_the_code_of_a_page_runs(page):
     assert torch.isfinite(names["loss"])
 
 
+@pytest.mark.parametrize("table", ["table-audit-brief", "table-feedback"])
+def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table):
+    page = (ROOT / "docs" / "audit.md").read_text()
+    drawn = (ROOT / "docs" / "results" / "small" / f"{table}.md").read_text()
+    rows = [line for line in drawn.splitlines() if line.startswith("|")]
+    assert len(rows) > 4
+    assert "\n".join(rows) in page
+
+
 # --- CONTRIBUTING.md ------------------------------------------------------------------------------------------
 
 
