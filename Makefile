@@ -9,10 +9,12 @@ help:
 	@echo "make test   lint, types and tests"
 	@echo "make slow   the tests that take longer"
 	@echo "make fuzz   20,000 random calls against a float64 computation; SEED=1 for others"
+	@echo "make faults 200 kills of training, full disks, flipped bits, dying workers, two starts of one run; part of make slow"
 	@echo "make differential   the same problems solved by POT, geomloss, OTT-JAX and pytorch-metric-learning"
 	@echo "make versions       the core tests with each Python and torch that is supported and can be installed"
 	@echo "make dependencies   known vulnerabilities of the pinned dependencies"
-	@echo "make docs   the reference, as a site in site/"
+	@echo "make docs   the site, in site/"
+	@echo "make pages  write again the pages and pictures that follow from the code"
 	@echo "make clean  remove the virtual environment"
 
 .venv/ready: pyproject.toml constraints.txt
@@ -36,6 +38,9 @@ fuzz: .venv/ready
 	cd tests && ../$(BIN)/python -m fuzz --cases 20000 --seed $(SEED)
 	cd tests && ../$(BIN)/python -m fuzz --compile --cases 60 --seed $(SEED)
 
+faults: .venv/ready
+	$(BIN)/pytest -s -n 0 -m slow tests/test_faults.py
+
 differential: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	$(BIN)/pytest -s tests/test_differential.py
@@ -47,12 +52,18 @@ dependencies: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/pytest -rs tests/test_dependencies.py
 
+pages: .venv/ready
+	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/life_of_a_call.py
+	$(BIN)/python docs/explorer/emoji.py
+
 docs: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
 
 clean:
 	rm -rf .venv
 
-.PHONY: help demo test slow fuzz differential versions dependencies docs clean
+.PHONY: help demo test slow fuzz faults differential versions dependencies pages docs clean

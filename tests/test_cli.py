@@ -17,10 +17,10 @@ def test_help_lists_every_command_with_an_example(capsys):
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert "example:" in shown
-    assert all(name in shown for name in cli._COMMANDS)
+    assert all(name in shown for name in cli.COMMANDS)
 
 
-@pytest.mark.parametrize("name", cli._COMMANDS)
+@pytest.mark.parametrize("name", cli.COMMANDS)
 def test_each_command_has_help_with_an_example_of_itself(capsys, name):
     assert cli.main([name, "--help"]) == 0
     assert f"example:\n  gcalign {name}" in capsys.readouterr().out
@@ -117,7 +117,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path, monkeypatc
 
 
 def test_one_small_function_is_a_new_command(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_COMMANDS", dict(cli._COMMANDS))
+    monkeypatch.setattr(cli, "_COMMANDS", dict(cli.COMMANDS))
 
     @cli.command("greet", "say hello", example="gcalign greet you")
     def greet(parser):

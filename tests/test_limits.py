@@ -229,6 +229,14 @@ def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
         (["epochs=[1,"], r"epochs=\[1, is no value; write a number, a word, or a list"),
         (["epochs=1,2"], "epochs=1,2 is no value"),
         (["epochs=1.5"], "epochs=1.5 must be a whole number"),
+        (["epochs=99999999999"], r"epochs is 99,9.*at most 1,000,000 .*GCALIGN_EPOCHS"),
+        (["workers=100000"], r"workers is 100,000, and at most 256 .*GCALIGN_WORKERS"),
+        (["optimizer.lr=1e300"], r"optimizer.lr=1e\+300 must be at most 1e\+06"),
+        (["optimizer.weight_decay=1e300"], r"weight_decay=1e\+300 must be at most 1e\+06"),
+        (["target.name=blocks", "target.alpha=1e300"], r"target.alpha=1e\+300 must be at most 1e\+06"),
+        (["batch_size=1"], "batch_size=1 must be at least 2 × devices=1 × accumulate=1"),
+        (["batch_size=64", "accumulate=64"], "batch_size=64 must be at least 2 × devices=1 × accumulate=64"),
+        (["log_every=99999999999999999999"], r"log_every=99999999999999999999 must be below 2\^63"),
         (["wait=maybe"], "wait='maybe' must be true or false"),
         (["+epoch=50"], "sets 'epoch', which is no key of a run; did you mean 'epochs'"),
         (["++epochs=50"], r"\+\+epochs=50 must be written epochs=50"),
@@ -254,6 +262,8 @@ def test_words_out_of_range_or_unknown_are_refused(tmp_path, words, said):
         (["run=pixels", "protocol=knn", "k=[1,"], "k=[1, is no value"),
         (["run=pixels", "protocol=knn", "k={"], "k={ is no value"),
         (["run=pixels", "protocol=knn", "data.size=100000", "data=folder", "data.root=."], "at most 2,048"),
+        (["run=pixels", "protocol=knn", "device=meta"], "device=meta cannot be used"),
+        (["run=pixels", "protocol=knn", "k=99999999999999999999"], "must be below 2^63"),
         (["run=pixels", "model.width=2"], "has no effect on run=pixels"),
         (["run=pixels", "+k=3"], "did you mean 'k'"),
         (["run=pixels", "encoder=a:b"], "has no effect on run=pixels"),
@@ -269,6 +279,65 @@ def test_a_probe_refuses_words_without_a_traceback(words, said, capsys):
 def test_a_launchers_option_without_a_launcher_is_refused(capsys):
     assert main(["reproduce", "fig-plans", "hydra.launcher.partition=x"]) == 2
     assert "say which with launcher=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["model.width=1e5", "model.width=1e300", "model.hidden=2000000000", "model.out=9999999999999999"],
+)
+@pytest.mark.parametrize("encoder", ["small", "resnet50"])
+def test_a_network_that_no_machine_holds_is_refused(tmp_path, word, encoder):
+    config = config_for(tmp_path / "runs", word, f"model.encoder={encoder}")
+    with pytest.raises(ValueError, match=r"number of parameters is .*at most 1,073,741,824 .*MODEL_PARAMETERS"):
+        train(config, images=pictures(), quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("width", [1e5, 1e300])
+def test_a_network_that_a_run_asks_for_is_refused_too(tmp_path, width, capsys):
+    config = config_for(tmp_path)
+    Run.of(config).start(config)
+    content = json.loads(Run.of(config).config_file.read_text())
+    content["model"]["width"] = width
+    Run.of(config).config_file.write_text(json.dumps(content))
+    assert main(["probe", "run=untrained", f"like={Run.of(config).path}", "protocol=knn", "data.limit=40"]) == 2
+    assert "MODEL_PARAMETERS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["eps", "iterations", "tol", "layout", "gradient", "block", "q", "lam", "scale",
+                                    "relax", "w_kl", "w_robust"])  # fmt: skip
+@pytest.mark.parametrize("value", ["-1", "nan", "-inf", "x", "true", "{a: 1}", "[0.1,x]"])
+def test_options_of_a_method_are_refused_before_anything_is_written(tmp_path, option, value):
+    config = config_for(tmp_path / "runs", "method=gca-uot", f"method.{option}={value}")
+    with pytest.raises((ValueError, TypeError), match=rf"({option}|penalty|weight)=.* must|{option}=.* is unknown"):
+        train(config, images=pictures(), quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["iterations", "block"])
+def test_a_number_that_torch_cannot_hold_is_refused(option):
+    with pytest.raises(ValueError, match=rf"{option}=9+ must be below 2\^63"):
+        gcalign.method("gca-uot", **{option: 99999999999999999999})
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "replace", lambda path, other: pytest.fail(f"{other} was replaced"))
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "link.json").symlink_to(tmp_path / "pipe.json")
+    (tmp_path / "folder.json").mkdir()
+    before = sorted(tmp_path.iterdir())
+    for path in (*before, Path("/dev/full"), Path("/dev/null"), Path("/dev/stdout")):
+        with pytest.raises(ValueError, match="is a folder, a pipe or a device, which a file would replace"):
+            files.write(path, "x")
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "pipe.json").is_fifo()
+    assert main(["verify", "--only", "thm:byol", "--cases", "2", "--json", str(tmp_path / "pipe.json")]) == 2
+
+
+def test_a_switch_is_true_or_false():
+    for value in ("x", 1, -0.5, [1]):
+        with pytest.raises(TypeError, match=r"learnable=.* must be True or False"):
+            gcalign.method("clip", learnable=value)
 
 
 def test_a_batch_that_no_machine_holds_is_refused(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import math
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -62,8 +61,6 @@ class Divergence(Terse, ABC):
         return Sum((*_terms(self), *_terms(other)))
 
     def __mul__(self, weight: float) -> Divergence:
-        if isinstance(weight, bool) or not isinstance(weight, Real):
-            return NotImplemented
         positive("weight", weight, "a divergence is scaled by a non-negative number", zero=True)
         return Sum(tuple((weight * w, d) for w, d in _terms(self) if weight > 0))
 

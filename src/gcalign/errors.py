@@ -39,12 +39,14 @@ def positive(what: str, value: float, remedy: str, *, infinite: bool = False, ze
 
 
 def count(what: str, value: int, remedy: str, *, least: int = 1) -> int:
-    """Return `value` if it is a whole number of at least `least`."""
+    """Return `value` if it is a whole number of at least `least` that fits into 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{what}={value!r} must be a whole number; {remedy}")
     value = int(value)
     if value < least:
         raise ValueError(f"{what}={value} must be at least {least}; {remedy}")
+    if value >= 2**63:  # torch counts in 64 bits
+        raise ValueError(f"{what}={value} must be below 2^63; {remedy}")
     return value
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import stat
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,8 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe does not wait for its
 
 def write(path: Path, content: str | bytes) -> None:
     """All or nothing, on disk before it has its name: readers and later runs never see half a file."""
+    if path.parent.resolve() == Path("/dev") or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path} is a folder, a pipe or a device, which a file would replace; name a file")
     clean(path.parent, path.name)
     part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_PART}")
     data = content.encode() if isinstance(content, str) else content
@@ -30,6 +33,9 @@ def write(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # that a disk is full is said without the name of a file
+        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -67,6 +73,15 @@ def read(path: Path, name: str = "TEXT_BYTES") -> bytes:
 
 def to_json_line(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, sort_keys=True) + "\n"
+
+
+def to_json_file(path: str, payload: Any) -> None:
+    """Write JSON to a file, or to standard output if the path is `-`."""
+    text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    write(Path(path), text)
 
 
 def from_json(text: str | bytes, *, finite: bool = False) -> Any:

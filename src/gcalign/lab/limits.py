@@ -9,6 +9,9 @@ LIMITS = {
     "IMAGE_SIDE": 2048,  # of the square images that data.size= makes
     "IMAGE_BYTES": 2**28,  # of one image as it is stored
     "BATCH_BYTES": 2**34,  # of the pixels of one batch in float32
+    "MODEL_PARAMETERS": 2**30,  # of an encoder or a head that gcalign makes
+    "EPOCHS": 10**6,
+    "WORKERS": 256,  # processes that load data
     "TABLE_ROWS": 2 * 10**7,  # of one split: ImageNet-21k has 14 million
     "TABLE_BYTES": 2**28,  # of the rows of a table that are read together
     "ARRAY_BYTES": 2**31,  # of one array of images

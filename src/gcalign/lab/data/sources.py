@@ -127,7 +127,7 @@ def load(
     if size is not None:
         within("IMAGE_SIDE", count("size", size, "it is the side of the square images, 32 for CIFAR-10"), "size")
     if limit is not None:
-        count("limit", limit, "leave it out to take every image")
+        within("TABLE_ROWS", count("limit", limit, "leave it out to take every image"), "data.limit")
     for kind in columns or {}:
         one_of("columns", kind, ("image", "label", "domain"))
     place = None if root is None else path_of(root)

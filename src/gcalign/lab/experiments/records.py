@@ -46,8 +46,8 @@ def read(path: Path) -> list[Record]:
     """The records of a result file, in its order."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; `gcalign reproduce {path.stem}` writes it")
-    lines = files.read(path).decode("utf-8", "replace").splitlines()
-    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    lines = files.read(path).decode("utf-8", "replace").removesuffix("\n").split("\n")  # a text may hold other ends
+    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if lines != [""]]
 
 
 def _parsed(line: str, where: str) -> Record:

@@ -280,3 +280,33 @@ _add(
     "figures.paired:fig_same_eps",
     jobs.same_eps,
 )
+_LEARNT = ("method.learnable=true",)
+_add(
+    "emoji-pairs",
+    "emoji and their names: INCE (CLIP), GCA-INCE and GCA-UOT, mismatched pairs, graded targets, five seeds (ours)",
+    "",
+    "paired_tables:emoji_pairs",
+    planned.pairs,
+    searched=planned.PAIRED,
+    search="search-pairs",
+    changes={
+        "tiny": {"images": ("data=shapes", *_LEARNT), "noise": (0.0, 0.3), "search": ("pairs.noise=0.3",)},
+        "small": {
+            "images": (
+                "data=pairs",
+                "data.root=../shared/data/emoji/pairs.parquet",
+                "data.columns=[image,name_en]",
+                "data.group=emoji:base",
+                "data.size=24",
+                *_LEARNT,
+            ),
+            "train": ("model.width=0.5", "model.hidden=256", "model.out=64", "batch_size=128", "epochs=12"),
+            "seeds": (0, 1, 2, 3, 4),
+            "noise": (0.0, 0.3),
+            "search": ("epochs=6", "pairs.noise=0.3"),
+            "search_seeds": (100,),
+            "does": "2631 training pairs of emoji, 24 × 24 pixels, half of the small encoders, 12 epochs, 5 seeds",
+        },
+        "paper": {"images": ("data=shapes", *_LEARNT), "noise": (0.0, 0.3)},
+    },
+)

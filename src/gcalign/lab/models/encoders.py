@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gcalign.errors import count, did_you_mean, one_of, positive
-from gcalign.lab.models.state import evaluating, seeded
+from gcalign.lab.models.state import evaluating, made, seeded
 from gcalign.lab.outside import imported
 
 _log = logging.getLogger(__name__)
@@ -191,22 +191,24 @@ def encoder(
         count("a side of shape", size, f"shape={tuple(shape)} is (channels, height, width)")
     positive("width", width, "1 is the published size")
     one_of("stem", stem, STEMS)
-    with seeded(seed):
-        if not isinstance(name, str):
+    if not isinstance(name, str):
+        with seeded(seed):
             return _custom(name, shape, width, stem)
-        if name in _RESNETS:
-            auto = "cifar" if max(shape[1:]) <= _SMALL_IMAGE else "imagenet"
-            return ResNet(*_RESNETS[name], shape[0], auto if stem == "auto" else stem, width)
-        if name != "small":
-            raise ValueError(
-                f"encoder={name!r} is unknown; {did_you_mean(name, NAMES)}; your own: name module:function in the "
-                "command, e.g. model.encoder=timm.models:resnet34"
-            )
-        if stem != "auto":
-            raise ValueError(f"stem={stem!r} is for ResNets; the small encoder has one of its own: leave stem=auto")
-        if min(shape[1:]) < 8:
-            raise ValueError(f"images of {shape[1]}×{shape[2]} are too small for the small encoder: at least 8×8")
-        return Small(shape[0], width)
+    said = f"encoder={name} width={width:g}"
+    if name in _RESNETS:
+        auto = "cifar" if max(shape[1:]) <= _SMALL_IMAGE else "imagenet"
+        form = (*_RESNETS[name], shape[0], auto if stem == "auto" else stem, width)
+        return made(lambda: ResNet(*form), seed, said)
+    if name != "small":
+        raise ValueError(
+            f"encoder={name!r} is unknown; {did_you_mean(name, NAMES)}; your own: name module:function in the "
+            "command, e.g. model.encoder=timm.models:resnet34"
+        )
+    if stem != "auto":
+        raise ValueError(f"stem={stem!r} is for ResNets; the small encoder has one of its own: leave stem=auto")
+    if min(shape[1:]) < 8:
+        raise ValueError(f"images of {shape[1]}×{shape[2]} are too small for the small encoder: at least 8×8")
+    return made(lambda: Small(shape[0], width), seed, said)
 
 
 def _custom(function: Factory, shape: tuple[int, int, int], width: float, stem: str) -> nn.Module:

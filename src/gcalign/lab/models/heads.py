@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from gcalign.errors import count, one_of
-from gcalign.lab.models.state import seeded
+from gcalign.lab.models.state import made
 
 PROJECTORS = ("mlp2", "mlp3-bn", "none")
 
@@ -29,18 +29,31 @@ def projector(kind: str, features: int, hidden: int = 2048, out: int = 128, seed
     count("out", out, "the paper uses 128")
     if kind == "none":
         return Head(features=features)
-    with seeded(seed):
-        if kind == "mlp2":
-            return Head(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out), features=out)
-        return Head(*_normalised(features, hidden), *_normalised(hidden, hidden), nn.Linear(hidden, out), features=out)
+    size = f"projector={kind} hidden={hidden} out={out}"
+    if kind == "mlp2":
+        return made(
+            lambda: Head(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out), features=out),
+            seed,
+            size,
+        )
+    return made(
+        lambda: Head(
+            *_normalised(features, hidden), *_normalised(hidden, hidden), nn.Linear(hidden, out), features=out
+        ),
+        seed,
+        size,
+    )
 
 
 def predictor(dim: int, hidden: int = 2048, seed: int = 0) -> Head:
     """BYOL's predictor dim → hidden → dim, of the online branch only."""
     count("dim", dim, "the projector's `features`")
     count("hidden", hidden, "2048 matches the projector; BYOL itself uses 4096")
-    with seeded(seed):
-        return Head(*_normalised(dim, hidden), nn.Linear(hidden, dim), features=dim)
+    return made(
+        lambda: Head(*_normalised(dim, hidden), nn.Linear(hidden, dim), features=dim),
+        seed,
+        f"predictor dim={dim} hidden={hidden}",
+    )
 
 
 def _normalised(inputs: int, outputs: int) -> tuple[nn.Module, ...]:

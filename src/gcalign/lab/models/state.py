@@ -1,12 +1,17 @@
-"""Two loans that are always paid back: the global random state, and the train/eval mode of a module."""
+"""Two loans that are always paid back (the global random state, the train/eval mode), and the size of a network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import nn
+
+from gcalign.lab.limits import within
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @contextmanager
@@ -28,3 +33,15 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
+
+
+def made(make: Callable[[], M], seed: int, what: str) -> M:
+    """A network with weights that follow from `seed`, if it is within the limit: its size is known without them."""
+    try:
+        with seeded(seed), torch.device("meta"):
+            number = sum(p.numel() for p in make().parameters())
+    except (RuntimeError, TypeError, OverflowError):  # sizes that do not fit into 64 bits
+        number = 2**63
+    within("MODEL_PARAMETERS", number, f"{what}: the number of parameters")
+    with seeded(seed):
+        return make()
