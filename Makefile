@@ -13,7 +13,8 @@ help:
 	@echo "make differential   the same problems solved by POT, geomloss, OTT-JAX and pytorch-metric-learning"
 	@echo "make versions       the core tests with each Python and torch that is supported and can be installed"
 	@echo "make dependencies   known vulnerabilities of the pinned dependencies"
-	@echo "make docs   the reference, as a site in site/"
+	@echo "make docs   the site, in site/"
+	@echo "make pages  write again the pages and pictures that follow from the code"
 	@echo "make clean  remove the virtual environment"
 
 .venv/ready: pyproject.toml constraints.txt
@@ -51,12 +52,18 @@ dependencies: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/pytest -rs tests/test_dependencies.py
 
+pages: .venv/ready
+	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/life_of_a_call.py
+	$(BIN)/python docs/explorer/emoji.py
+
 docs: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 clean:
 	rm -rf .venv
 
-.PHONY: help demo test slow fuzz faults differential versions dependencies docs clean
+.PHONY: help demo test slow fuzz faults differential versions dependencies pages docs clean

@@ -121,7 +121,9 @@ def test_softmax_is_the_product_of_both_probabilities(monkeypatch):
             assert found[i, j] == pytest.approx(math.log(rows * columns), abs=1e-9)
 
 
-def test_neighbours_are_those_of_lemon():
+@pytest.mark.parametrize("kept", [4096, 0])
+def test_neighbours_are_those_of_lemon(kept, monkeypatch):
+    monkeypatch.setattr("gcalign.auditing.fits.LOOKED_UP", kept)
     a, b = made(60, wrong=10)
     x, y = unit(a), unit(b)
     i, j = torch.arange(60), torch.arange(60).roll(3)

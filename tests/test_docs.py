@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +19,12 @@ import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Rows, methods
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "life-of-a-call.md"
+DOCS = ROOT / "docs"
+PAGE = DOCS / "life-of-a-call.md"
+PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
+# pages whose Python is not a program of its own, and why
+NOT_RUN = {"life-of-a-call": "excerpts of the source", "add-your-own": "run below, and compared with formulas"}
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FOLLOWED = """
 import sys, torch, gcalign
 z1, z2 = torch.randn(256, 64, requires_grad=True), torch.randn(256, 64)
@@ -41,12 +49,17 @@ def met():
     return set(done.stdout.split())
 
 
-@pytest.fixture(scope="module")
-def picture():
-    spec = importlib.util.spec_from_file_location("life_of_a_call", ROOT / "docs" / "life_of_a_call.py")
+def script(name: str) -> ModuleType:
+    """A script of the docs, as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def picture():
+    return script("life_of_a_call")
 
 
 def test_the_life_of_a_call_lists_the_modules_that_it_meets(met):
@@ -71,24 +84,156 @@ def test_the_picture_of_a_call_is_drawn_the_same_each_time(tmp_path, picture):
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("page", ["your-own-loop", "queues-views"])
-def test_the_code_of_a_page_runs(page):
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) >= 3
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and content of each block of a page that can run."""
+    return BLOCK.findall((DOCS / f"{page}.md").read_text())
+
+
+def with_python(page: str) -> bool:
+    return page not in NOT_RUN and any(language == "python" for language, _ in blocks(page))
+
+
+def test_most_pages_have_code():
+    assert sum(map(with_python, PAGES)) >= 11
+
+
+@pytest.mark.parametrize("page", [*filter(with_python, PAGES)])
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
     names: dict[str, object] = {}
-    exec("\n".join(blocks), names)
-    assert torch.isfinite(names["loss"])
+    exec("\n".join(code for language, code in blocks(page) if language == "python"), names)
+    if "loss" in names:
+        assert torch.isfinite(names["loss"]).all()
 
 
-# --- CONTRIBUTING.md ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("table", ["table-audit-brief", "table-feedback"])
+def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table):
+    drawn = (DOCS / "results" / "small" / f"{table}.md").read_text()
+    rows = [line for line in drawn.splitlines() if line.startswith("|")]
+    assert len(rows) > 4
+    assert "\n".join(rows) in (DOCS / "audit.md").read_text()
+
+
+def with_commands(page: str) -> bool:
+    return any(language == "bash" for language, _ in blocks(page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*filter(with_commands, PAGES)])
+def test_the_commands_of_a_page_run_in_order_on_a_clean_clone(page, tmp_path):
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    clone, work, commands = tmp_path / "clone", tmp_path / "work", tmp_path / "bin"
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", str(clone)], check=True)
+    work.mkdir()
+    commands.mkdir()
+    (commands / "gcalign").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gcalign "$@"\n')
+    (commands / "gcalign").chmod(stat.S_IRWXU)
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(clone / "src"), "OMP_NUM_THREADS": "1"}
+    for language, code in blocks(page):
+        words = [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
+        done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+
+
+# --- pages that follow from the code ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["configuration.md", "command-line.md", "architecture.md", "architecture.svg"])
+def test_a_generated_page_is_what_the_code_gives_now(name):
+    made = script("generate").PAGES[name]()
+    assert (DOCS / name).read_text(encoding="utf-8") == made, "run: make pages"
+
+
+def test_the_picture_of_the_modules_has_every_import_or_implies_it():
+    made = script("generate")
+    graph = made.imports()
+    assert "transport.sinkhorn" in graph["transport.gradients"] | graph["transport.op"]
+    assert "alignment" in graph["methods"]
+    drawn = made.needed(graph)
+    reached: dict[str, set[str]] = {box: set() for box in graph}
+    for _ in graph:
+        for a, b in drawn:
+            reached[a] |= {b} | reached[b]
+    assert all(graph[box] <= reached[box] for box in graph)
+    assert all(not made.is_lab(b) or made.is_lab(a) for a, b in drawn)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of matplotlib
+def test_the_figures_are_those_that_the_script_draws(tmp_path):
+    pytest.importorskip("matplotlib")
+    script("figures").draw(tmp_path / "figures")
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {path.name for path in (DOCS / "figures").iterdir()}
+    texts = [(DOCS / f"{page}.md").read_text() for page in PAGES] + [(ROOT / "README.md").read_text()]
+    shown = {name for text in texts for name in re.findall(r"figures/([\w-]+\.png)", text)}
+    assert shown == drawn
+
+
+def test_the_api_page_has_every_public_name():
+    listed = set(re.findall(r"^::: ([\w.]+)", (DOCS / "reference.md").read_text(), re.MULTILINE))
+    for name in gcalign.__all__:
+        value = getattr(gcalign, name)
+        where = value.__name__ if inspect.ismodule(value) else f"{value.__module__}.{value.__qualname__}"
+        assert where in listed, f"docs/reference.md lacks ::: {where}"
+
+
+# --- links and the site -----------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that mkdocs gives the headings of a page."""
+    words = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", word).strip().lower()) for word in words}
+
+
+@pytest.mark.parametrize("path", [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=str)
+def test_every_link_leads_somewhere(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), f"{path.name}: {link}"
+        if anchor and target.suffix == ".md":
+            ascii_only = {a.encode("ascii", "ignore").decode() for a in anchors(target.read_text())}
+            assert anchor in anchors(target.read_text()) | ascii_only, f"{path.name}: {link}"
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r": ([\w/-]+\.(?:md|html))$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert {f"{page}.md" for page in PAGES} <= listed
+    assert all((DOCS / name).is_file() for name in listed)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+    if importlib.util.find_spec("material") is None or importlib.util.find_spec("mkdocstrings") is None:
+        pytest.skip("mkdocs-material and mkdocstrings are not installed; make docs installs them")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//', text), page
+        assert not re.search(r'<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="(?:https?:)?//', text), page
+
+
+# --- add-your-own.md ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def examples():
     """What the examples define, in a module of their own; the method is unregistered afterwards."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "add-your-own.md").read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 8
-    known, module = dict(methods._REGISTRY), ModuleType("contributing_examples")
+    known, module = dict(methods._REGISTRY), ModuleType("docs_examples")
     sys.modules[module.__name__] = module  # where a dataclass looks for its annotations
     exec("\n".join(blocks), module.__dict__)
     yield module

@@ -20,10 +20,11 @@ from gcalign.lab import files
 from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records, registry, sweep
 from gcalign.lab.training import listing, owner, runs, use
+from gcalign.lab.training.callbacks import Keeper
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.train import Keeper, train
+from gcalign.lab.training.train import train
 from test_training import TINY, StoppedError, assert_same, config_for, pictures, weights
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning).*")]

@@ -34,7 +34,7 @@ QUICK = ("data=scenes", "data.limit=64", "model.width=0.25", "model.hidden=16", 
 def jobs(name: str, scale: str) -> list[Job]:
     experiment = registry.named(name)
     assert experiment.jobs is not None
-    return experiment.jobs(experiment.at(SCALES[scale]), search.first(METHODS))
+    return experiment.jobs(experiment.at(SCALES[scale]), search.first((*METHODS, "clip")))
 
 
 def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn",)) -> Job:
@@ -65,6 +65,7 @@ def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn
         ("fig-targets", "small", 6 * 5),
         ("fig-targets-window", "small", 4),
         ("scouts", "small", 3 * 4 * 2),
+        ("emoji-pairs", "small", 3 * 2 * 2 * 5),
         ("fig-epsilon", "small", 1),
     ],
 )
@@ -85,7 +86,8 @@ def test_a_method_and_its_gca_version_have_the_same_eps_and_differ_in_nothing_el
 def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
     wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
-    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts"
+    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts "
+    wanted += "table-audit table-feedback emoji-pairs"
     assert set(suite.names()) == set(wanted.split())
     for name in suite.names():
         assert registry.named(name).jobs or registry.named(name).compute
@@ -467,6 +469,7 @@ def test_configs_of_the_papers_scale_are_whole_and_have_its_encoders_and_batches
         ("svhn", "resnet50", 1.0, 512, 500),
         ("imagenet100", "resnet50", 1.0, 512, 200),
         ("pacs", "resnet18", 1.0, 256, 1500),
+        ("pairs", "small", 1.0, 256, 100),  # not in the paper
     }
 
 

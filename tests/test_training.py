@@ -20,12 +20,13 @@ from torch import nn
 import gcalign
 from gcalign.lab.data.images import InMemory
 from gcalign.lab.training import loggers, runs
+from gcalign.lab.training.callbacks import Keeper
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Pretraining, lr_at
 from gcalign.lab.training.stream import Stream
 from gcalign.lab.training.supervised import supervised
-from gcalign.lab.training.train import Keeper, images_of, train
+from gcalign.lab.training.train import images_of, train
 
 TINY = ["epochs=3", "batch_size=16", "log_every=2", "checkpoint_every=2", "model.hidden=32", "model.out=8",
         "model.width=0.25", "accelerator=cpu", "views=plain"]  # fmt: skip

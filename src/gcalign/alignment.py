@@ -16,6 +16,7 @@ from gcalign.divergences import Divergence
 from gcalign.errors import one_of
 from gcalign.geometry import Entropic, Geometry
 from gcalign.kernels import Kernel, as_kernel
+from gcalign.multi import joint_plan
 from gcalign.objective import Objective, refuse_loss, refuse_unread
 from gcalign.plan import Plan
 from gcalign.queue import Queue, beside
@@ -137,10 +138,11 @@ class Alignment(Objective):
         target: Tensor | Target | None = None,
         queue: Queue | None = None,
         rows: int | None = None,
+        multi: str = "pairwise",
     ) -> Tensor:
         known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
         if not isinstance(z1, Tensor) or rows is not None:
-            return self._pairwise(z1 if z2 is None else [z1, z2], rows, known, target=target, queue=queue)
+            return self._several(z1 if z2 is None else [z1, z2], rows, multi, known, target=target, queue=queue)
         if not self.gather:
             warn_alone()
         with torch.autocast(z1.device.type, enabled=False):
@@ -152,6 +154,20 @@ class Alignment(Objective):
             if not math.isfinite(total.item()):  # one number tells
                 refuse_loss(self, loss, z1, z1 if z2 is None else z2)
         return loss  # d_M(P_tgt ‖ P_θ)
+
+    def _jointly(self, views: Sequence[Tensor]) -> Tensor:
+        usual = isinstance(self.target, Identity) and self.layout == "cross" and self.geometry is None
+        if not usual or self.memory is not None or shard(self.gather, self.group) is not None:
+            raise ValueError(
+                f"multi='joint' needs the target Identity(), layout='cross', the entropic geometry and one process; "
+                f"{self!r} has another, so use multi='pairwise'"
+            )
+        with torch.autocast(views[0].device.type, enabled=False):
+            plan = joint_plan(views, self.kernel, self.constraints, self.divergence, self.options)
+            loss = self.divergence.value(plan) if self.reduction == "mean" else self.divergence.per_row(plan)
+        if self.check_finite and not math.isfinite(loss.detach().sum().item()):
+            refuse_loss(self, loss, views[0], torch.cat(list(views[1:])))
+        return loss.to(torch.float32 if views[0].dtype in _HALF else views[0].dtype)
 
     @torch.no_grad()
     def plan(

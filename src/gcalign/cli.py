@@ -10,44 +10,15 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 import argparse
 import errno
 import os
-from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, NoReturn
 
 from gcalign.errors import one_of
+from gcalign.lab.commands import COMMANDS, Parser, Run, command, elsewhere, json_path, output, subcommands
+from gcalign.lab.flags import either
 from gcalign.lab.terminal import steady
-from gcalign.lab.words import printable
+from gcalign.lab.words import missing, printable
 
-Run = Callable[[argparse.Namespace], None]
-_COMMANDS: dict[str, Callable[[Any], None]] = {}
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that reports bad usage as one line, with a remedy."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see {self.prog} --help")
-
-
-def command(name: str, does: str, *, example: str) -> Callable[[Callable[[Parser], Run]], Callable[[Parser], Run]]:
-    """Make a function a subcommand: it declares its arguments and returns the function that runs on them."""
-
-    def add(declare: Callable[[Parser], Run]) -> Callable[[Parser], Run]:
-        def build(subparsers: Any) -> None:
-            parser = subparsers.add_parser(
-                name,
-                help=does,
-                description=f"{does[0].upper()}{does[1:]}.",
-                epilog=f"example:\n  {example}",
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-                allow_abbrev=False,
-            )
-            parser.set_defaults(run=declare(parser))
-
-        _COMMANDS[name] = build
-        return declare
-
-    return add
+_JSON = "write them to this JSON file; - writes only JSON to standard output"
 
 
 @command(
@@ -103,11 +74,14 @@ def _demo(parser: Parser) -> Run:
     parser.add_argument(
         "-o", "--output", metavar="PATH", help="file of the report (default: report.html in the folder of the runs)"
     )
+    parser.add_argument(
+        "--json", type=json_path, metavar="PATH", help="also write the rows of the table to this JSON file"
+    )
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.demo import demo
 
-        demo(args.runs, args.seed, args.output)
+        demo(args.runs, args.seed, args.output, args.json)
 
     return run
 
@@ -118,15 +92,23 @@ def _demo(parser: Parser) -> Run:
     example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
 )
 def _train(parser: Parser) -> Run:
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="options: method=, data=, recipe=, epochs=, seed=, …"
-    )
+    from gcalign.lab.training import keys  # as light as this module
+
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the keys below; dry=true only shows the run")
+    parser.epilog = f"{keys.help_text()}\n\n{parser.epilog}"
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.config import configured
+
+        words = [word for word in args.overrides if word != "dry=true"]
+        config = configured(words)
+        if len(words) < len(args.overrides):
+            print(keys.resolved(config.as_dict(), config.folder))
+            return
+
         from gcalign.lab.training.train import train
 
-        train(configured(args.overrides))
+        train(config)
 
     return run
 
@@ -145,10 +127,13 @@ def _probe(parser: Parser) -> Run:
         "encoder=module:function for a run that was made with an encoder of your own",
     )
 
+    parser.add_argument("--json", type=json_path, metavar="PATH", help=f"the result with its parts: {_JSON}")
+
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.use import probe
 
-        print(probe(args.overrides, progress=sys.stderr.isatty()))
+        result = probe(args.overrides, progress=sys.stderr.isatty())
+        output(result.as_dict, args.json, lambda: print(result))
 
     return run
 
@@ -193,24 +178,26 @@ def _export(parser: Parser) -> Run:
 def _list(parser: Parser) -> Run:
     parser.add_argument("folder", nargs="?", default="runs", help="folder of the runs (default: %(default)s)")
     parser.add_argument("--mean", action="store_true", help="show mean ± standard deviation over seeds for each method")
+    parser.add_argument("--json", type=json_path, metavar="PATH", help=f"the rows, with accuracies as numbers: {_JSON}")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.training.listing import show
+        from gcalign.lab.training.listing import records, show
 
-        show(args.folder, mean=args.mean)
+        output(lambda: records(args.folder), args.json, lambda: show(args.folder, mean=args.mean))
 
     return run
 
 
-@command(
+command(
+    "audit",
+    "rank pairs by how badly they fit, from two files of embeddings or by cross-fitting a run",
+    example="gcalign audit images.npy texts.npy -o ranking.csv --html worst.html --feedback weights.npy",
+)(elsewhere)
+command(
     "bench",
     "measure time and memory of losses and solvers, compared with InfoNCE and other installed libraries",
     example="gcalign bench losses --n 4096 --json losses.json",
-)
-def _bench(parser: Parser) -> Run:
-    from gcalign.lab.bench.arguments import declare  # as light as this module
-
-    return declare(parser)
+)(elsewhere)
 
 
 @command(
@@ -269,7 +256,7 @@ def _report(parser: Parser) -> Run:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command. Returns 0 if it ran, whatever its result, and 2 after an error."""
+    """Run a command. Returns 0 if it ran, whatever its result, 2 after an error, and 130 if it was interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that a command starts do not look in the current folder
     with steady():
@@ -288,27 +275,38 @@ def _run(argv: list[str]) -> int:
             said += "; nothing was changed: make room, and use the same command again"
         print(f"gcalign: {printable(said)}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        print(f"gcalign: {missing(error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _parsed(argv: list[str]) -> argparse.Namespace:
-    parser = Parser(
+def parser() -> Parser:
+    """The parser of all commands."""
+    whole = Parser(
         prog="gcalign",
         description="Generalized contrastive alignment: contrastive learning as distribution alignment.",
-        epilog="example:\n  gcalign verify\n\n`gcalign COMMAND --help` describes a command.",
+        epilog="example:\n  gcalign verify\n\n`gcalign COMMAND --help` describes a command.\n"
+        "Exit codes: 0 it ran, 2 an error that is printed, 130 interrupted. NO_COLOR=1 prints without colours.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"gcalign {version('gcalign')}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for build in _COMMANDS.values():
+    whole.add_argument("--version", action="version", version=f"gcalign {version('gcalign')}")
+    subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for build in COMMANDS.values():
         build(subparsers)
-    named = next((word for word in argv if not word.startswith("-")), None)
-    if named is not None:
-        one_of("command", named, _COMMANDS)
-    return parser.parse_args(argv)
+    return whole
+
+
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    whole = parser()
+    at = next((k for k, word in enumerate(argv) if not word.startswith("-")), None)
+    if at is not None:
+        one_of("command", argv[at], COMMANDS)
+        argv = [*argv[: at + 1], *either(subcommands(whole)[argv[at]], argv[at + 1 :])]
+    return whole.parse_args(argv)
 
 
 if __name__ == "__main__":

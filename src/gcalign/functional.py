@@ -1,7 +1,8 @@
 """The methods as functions: `functional.gca_uot(z1, z2, eps=0.5)` is `method("gca-uot", eps=0.5)(z1, z2)`.
 
 Every function takes the options of the method and, by keyword, the inputs of a criterion: ids, labels, domains,
-weights, target, queue and rows. Like a criterion, it takes two views, a list of views, or one tensor with labels.
+weights, target, queue, rows and multi. Like a criterion, it takes two views, a list of views, or one tensor with
+labels.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gcalign.transport.problem import Form, Options, Problem, as_constraints, na
 from gcalign.transport.support import Full
 
 Views = Tensor | Sequence[Tensor]
-_PER_CALL = ("ids", "labels", "domains", "weights", "target", "queue", "rows")
+_PER_CALL = ("ids", "labels", "domains", "weights", "target", "queue", "rows", "multi")
 
 
 def _call(name: str, z1: Views, z2: Tensor | None, options: dict[str, Any]) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gcalign.errors import positive
 
 _PAPER = "the paper uses 0.5"
+LEAST = 0.01  # of a learnable ε: CLIP keeps its logit_scale, 1/ε, at 100 or less
 
 
 class Factors(NamedTuple):
@@ -37,7 +38,7 @@ class Kernel(nn.Module, ABC):
 
     Args:
         eps: temperature ε > 0; the paper uses 0.5.
-        learnable: whether ε is a parameter that is trained.
+        learnable: whether ε is a parameter that is trained. It then stays at 0.01 or more, as in CLIP.
 
     Example:
         >>> import torch, gcalign
@@ -54,15 +55,36 @@ class Kernel(nn.Module, ABC):
         eps = positive("eps", eps, _PAPER)
         if not isinstance(learnable, bool):
             raise TypeError(f"learnable={learnable!r} must be True or False; True trains eps")
-        self.learnable = learnable
-        # the parameter is log ε, so that ε stays positive
-        self.log_eps = nn.Parameter(torch.tensor(math.log(eps))) if learnable else None
-        self._eps = eps
+        self.learnable, self._eps = False, eps
+        self.log_eps: nn.Parameter | None = None
+        if learnable:
+            self.learn()
+
+    def learn(self) -> None:
+        """Make ε a parameter. It is log ε, so that ε stays positive."""
+        self.learnable = True
+        self.log_eps = nn.Parameter(torch.tensor(math.log(self._eps)))
+
+    @torch.no_grad()
+    def clamp_(self) -> None:
+        """Bring the parameter of a learnable ε back to its bound; call it after the optimiser's step, as CLIP does.
+
+        ε itself is at its bound in any case. Without this call, the parameter can move on beyond it.
+        """
+        if self.log_eps is not None:
+            self.log_eps.clamp_(min=self._least)
+
+    @property
+    def _least(self) -> float:
+        return math.log(min(LEAST, self._eps))
 
     @property
     def eps(self) -> Tensor | float:
         """Temperature ε: a number, or a tensor with a gradient if it is learnable."""
-        return self._eps if self.log_eps is None else self.log_eps.exp()
+        if self.log_eps is None:
+            return self._eps
+        beyond = (self.log_eps.clamp(min=self._least) - self.log_eps).detach()  # 0 unless it is too small
+        return (self.log_eps + beyond).exp()
 
     def features(self, z: Tensor) -> Tensor:  # [n, d] -> [n, d]
         """The features that `cost` compares, computed from each embedding separately."""
@@ -91,7 +113,7 @@ class Kernel(nn.Module, ABC):
         return own.cost is kind.cost and own.forward is Kernel.forward
 
     def extra_repr(self) -> str:
-        eps = self._eps if self.log_eps is None else float(self.log_eps.detach().exp())
+        eps = self._eps if self.log_eps is None else float(torch.as_tensor(self.eps).detach())
         return f"eps={eps:g}" + (", learnable=True" if self.learnable else "")
 
     def __repr__(self) -> str:
@@ -191,6 +213,9 @@ class LogKernel(Kernel):
     def __init__(self, log_k: Callable[[Tensor, Tensor], Tensor], eps: float = 1.0) -> None:
         super().__init__(eps)
         self.log_k = log_k
+
+    def learn(self) -> None:
+        raise ValueError(f"ε of {self!r} does not change log K, so it cannot be learnt; make log_k an nn.Module")
 
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
         return -self.forward(x, y) * self._eps

@@ -76,7 +76,7 @@ def options(name: str) -> tuple[str, ...]:
     """
     own = [p.name for p in inspect.signature(_factory(name)).parameters.values() if p.kind is not p.VAR_KEYWORD]
     common = [p.name for p in inspect.signature(Alignment).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return tuple(dict.fromkeys([*own, *common, "target"]))
+    return tuple(dict.fromkeys([*own, *common, "target", "learnable"]))
 
 
 def method(name: str, **chosen: Any) -> Objective:
@@ -84,7 +84,7 @@ def method(name: str, **chosen: Any) -> Objective:
 
     Args:
         name: e.g. "ince", "gca-ince" or "gca-uot"; `methods.names()` has all of them.
-        chosen: options of the method; `methods.options(name)` has all of them.
+        chosen: options, as `methods.options(name)` lists them. `learnable=True` makes ε a parameter.
 
     Returns:
         The criterion, an `nn.Module`.
@@ -94,9 +94,8 @@ def method(name: str, **chosen: Any) -> Objective:
 
     Example:
         >>> import torch, gcalign
-        >>> criterion = gcalign.method("gca-uot", eps=0.5)
         >>> z1, z2 = torch.eye(4, requires_grad=True), torch.eye(4)
-        >>> criterion(z1, z2).backward()
+        >>> gcalign.method("gca-uot", eps=0.5)(z1, z2).backward()
         >>> z1.grad.shape
         torch.Size([4, 4])
     """
@@ -108,7 +107,10 @@ def method(name: str, **chosen: Any) -> Objective:
             raise TypeError(f"{option}={chosen[option]!r} is called eps here; write gcalign.method({call})")
         if option not in known:
             raise TypeError(f"{name} has no option {option!r}; {did_you_mean(option, known)}")
-    return factory(**{option: plain(value) for option, value in chosen.items()})
+    learnt = "learnable" not in inspect.signature(factory).parameters and chosen.pop("learnable", None)
+    made: Any = factory(**{option: plain(value) for option, value in chosen.items()})
+    getattr(made, "alignment", made).kernel.learn() if learnt else None
+    return made
 
 
 def _factory(name: str) -> Factory:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gcalign.batch import PerSide, refuse_non_finite
 from gcalign.constraints import Constraint
-from gcalign.errors import count
+from gcalign.errors import count, one_of
 from gcalign.plan import Plan
 from gcalign.queue import Queue
 from gcalign.targets import Target
@@ -34,6 +34,8 @@ class Objective(nn.Module):
         queue: a `Queue`, whose keys are more negatives.
         rows: for a list of views, how many of them, from the first on, are rows of a plan. The others are only columns:
             pairs of them are left out, as for the small views of multi-crop. Default: all.
+        multi: for a list of views, "pairwise" is a plan for each pair, and "joint" one plan over all views at once. Its
+            cost is the sum over pairs; it needs memory n^(K − 1) for K views of n rows.
 
     ids, labels, domains and weights are one value for all views or a tuple with one for each, (for z1, for z2).
 
@@ -67,12 +69,14 @@ class Objective(nn.Module):
         target: Tensor | Target | None = None,
         queue: Queue | None = None,
         rows: int | None = None,
+        multi: str = "pairwise",
     ) -> Tensor:
         """The loss; see the class for what it takes."""
         raise NotImplementedError
 
-    def _pairwise(self, views: Any, rows: int | None, known: dict[str, Any], **same: Any) -> Tensor:
-        """The mean loss over pairs of views, one plan for each pair."""
+    def _several(self, views: Any, rows: int | None, multi: str, known: dict[str, Any], **same: Any) -> Tensor:
+        """The mean loss over pairs of views, one plan for each pair; or the loss of one plan over all."""
+        one_of("multi", multi, ("pairwise", "joint"))
         if not isinstance(views, (list, tuple)) or len(views) < 2:
             got = f"{len(views)} views" if isinstance(views, (list, tuple)) else f"a {type(views).__name__}"
             raise TypeError(f"views={got} must be a list of at least two tensors [B, D]; or call criterion(z1, z2)")
@@ -82,6 +86,16 @@ class Objective(nn.Module):
         k = len(views)
         if count("rows", k if rows is None else rows, "the number of views that are rows") > k:
             raise ValueError(f"rows={rows} must be at most {k}, the number of views; leave it out to use all of them")
+
+        if multi == "joint" and k > 2:
+            given = {"rows": rows} | known | same
+            for name, value in given.items():
+                if value is not None:
+                    raise ValueError(
+                        f"{name}= cannot go with multi='joint', where row i of all views is one sample; leave it out, "
+                        "or use multi='pairwise'"
+                    )
+            return self._jointly(views)
 
         def of(value: Any, which: tuple[int, int]) -> Any:
             each = isinstance(value, tuple) and len(value) == k and not isinstance(value[0], (int, float))
@@ -93,6 +107,10 @@ class Objective(nn.Module):
                 own = {name: of(value, (i, j)) for name, value in known.items()}
                 losses.append(self(views[i], views[j], **own, **same))
         return torch.stack(losses).mean(0)
+
+    def _jointly(self, views: Sequence[Tensor]) -> Tensor:
+        """The loss of one plan over all views."""
+        raise NotImplementedError
 
     def plan(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcalign.constraints import Marginal
+from gcalign.constraints import Hard, Marginal
 from gcalign.transport.operators.sources import Source
 from gcalign.transport.support import Full, Pairs, Support
 
@@ -200,12 +200,18 @@ class Plan:
         n, m = self.shape
         mass, entropy, rows, columns = (x.item() for x in (self.mass, self.entropy, self.row_error, self.column_error))
         return (
-            f"Plan({n}×{m}, mass={mass:.6g}, entropy={entropy:.6g}, row_error={rows:.1e}, column_error={columns:.1e}, "
-            f"iterations={self.iterations}, converged={self.converged})"
+            f"Plan({n}×{m}, mass={mass:.6g}, entropy={entropy:.6g}, row_error={rows:.1e}{_strictness(self.rows)}, "
+            f"column_error={columns:.1e}{_strictness(self.columns)}, iterations={self.iterations}, "
+            f"converged={self.converged})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # without cached values
+
+
+def _strictness(side: Marginal | None) -> str:
+    """A word beside an error that is none: sums that need not be those of the target."""
+    return " (free)" if side is None else "" if isinstance(side.penalty, Hard) else " (relaxed)"
 
 
 def _mapped(x: Any, f: Callable[[Tensor], Tensor]) -> Any:

@@ -55,10 +55,11 @@ class Symmetric(Objective):
         target: Tensor | Target | None = None,
         queue: Queue | None = None,
         rows: int | None = None,
+        multi: str = "pairwise",
     ) -> Tensor:
         known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
         if not isinstance(z1, Tensor) or rows is not None:
-            return self._pairwise(z1 if z2 is None else [z1, z2], rows, known, target=target, queue=queue)
+            return self._several(z1 if z2 is None else [z1, z2], rows, multi, known, target=target, queue=queue)
         if z2 is None:  # the target of one tensor is symmetric
             return self.alignment(z1, target=target, queue=queue, **known)
         there = self.alignment(z1, z2, target=target, queue=queue, **known)
@@ -76,6 +77,11 @@ class Symmetric(Objective):
                 "use reduction='mean' if the sides differ in length"
             )
         return 0.5 * (there + back)
+
+    def _jointly(self, views: Sequence[Tensor]) -> Tensor:
+        """The mean over which view is along the rows."""
+        turns = [self.alignment._jointly([*views[k:], *views[:k]]) for k in range(len(views))]
+        return torch.stack(turns).mean(0)
 
     def plan(
         self,

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from gcalign.auditing.embeddings import GATHERED, Embeddings, Pairs, blocks, nearest
 
+LOOKED_UP = 4096  # items of a side whose cosines are kept
+
 
 class Fit(Protocol):
     """How well the items of some pairs fit; higher is better."""
@@ -81,6 +83,8 @@ class Neighbours:
         self.apart = 1 - Pairs.of(a, b, everyone, everyone).cosine  # [n]
         k = min(k, len(a) - 1)
         self.near = [_others(x, k) for x in (a, b)]
+        # all cosines of a side, where they are few enough to look them up
+        self.within = [x.rows(slice(None)) @ x.rows(slice(None)).T if len(x) <= LOOKED_UP else None for x in (a, b)]
 
     def of(self, pairs: Pairs) -> Tensor:
         step = max(1, GATHERED // (self.a.dim * self.near[0].shape[1]))
@@ -90,17 +94,20 @@ class Neighbours:
     def _disagreement(self, i: Tensor, j: Tensor) -> Tensor:
         """s_n + s_m."""
         total = self.apart.new_zeros(len(i))
-        for side, (x, other, here, there) in enumerate(((self.a, self.b, i, j), (self.b, self.a, j, i))):
+        for side, (here, there) in enumerate(((i, j), (j, i))):
             near = self.near[side][here]  # [q, k]
-            own = 1 - _against(x, near, here)
+            own = 1 - self._against(side, near, here)
             weight = (-self.tau[0] * own - self.tau[1] * self.apart[near]).exp()
-            total += (weight * (1 - _against(other, near, there))).mean(1)
+            total += (weight * (1 - self._against(1 - side, near, there))).mean(1)
         return total
 
-
-def _against(x: Embeddings, many: Tensor, one: Tensor) -> Tensor:  # [q, k], [q] -> [q, k]
-    """Cosines of the items of each row with one item."""
-    return (x.rows(many.flatten()).view(*many.shape, -1) @ x.rows(one)[:, :, None]).squeeze(2)
+    def _against(self, side: int, many: Tensor, one: Tensor) -> Tensor:  # [q, k], [q] -> [q, k]
+        """Cosines of the items of each row with one item, all of one side."""
+        known = self.within[side]
+        if known is not None:
+            return known[one[:, None], many]
+        x = self.b if side else self.a
+        return torch.linalg.vecdot(x.rows(many.flatten()).view(*many.shape, -1), x.rows(one)[:, None])
 
 
 def _others(x: Embeddings, k: int) -> Tensor:  # [n, k]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +23,20 @@ from gcalign.alignment import Alignment
 from gcalign.lab import files
 from gcalign.lab.data.scenes import Scenes
 from gcalign.lab.evaluation import evaluate, extract
+from gcalign.lab.evaluation.results import Result
 from gcalign.lab.models import encoder
 from gcalign.lab.report.page import Cell, Grid, Section, page, png
 from gcalign.lab.training.config import Config, configured
-from gcalign.lab.training.runs import Run, load
+from gcalign.lab.training.owner import owned
+from gcalign.lab.training.runs import Run, load_encoder
 from gcalign.lab.training.train import train
+from gcalign.lab.words import quoted
 from gcalign.methods import method
 
 METHODS = ("ince", "gca-ince", "gca-uot")
 NOISE = (0.0, 0.5)
 LABELS = (100, 200)  # of all 1297
+JOBS = 2  # encoders that learn at the same time
 SETTINGS = (
     "data=scenes", "data.limit=2560", "epochs=12", "batch_size=128", "model.encoder=small", "model.width=0.5",
     "model.hidden=512", "optimizer.lr=2e-3", "method.eps=0.3", "log_every=4", "checkpoint_every=40",
@@ -47,37 +56,67 @@ class Row:
     seconds: float | None = None
 
 
-def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None) -> Path:
+def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None, to_json: str | None = None) -> Path:
     """Train, probe, print the table, and write the page; what is done already is not done again."""
     path = Path(output or Path(folder) / "report.html")
     if output and not path.resolve().parent.is_dir():
         raise ValueError(f"-o {output} must be a file in a folder that exists; make the folder first")
     console = Console(width=None if sys.stdout.isatty() else 110)
-    train_set, test_set = Scenes("train"), Scenes("test")
-    labels = (train_set.labels, test_set.labels)
-    rows = [
-        _probed("raw pixels", "–", _pixels(train_set), _pixels(test_set), labels, seed),
-        _probed("untrained encoder", "–", *_features(_untrained(seed), train_set, test_set), labels, seed),
-    ]
-    finished: dict[tuple[str, float], Run] = {}
-    for noise in NOISE:
-        for name in METHODS:
-            config = _config(name, noise, folder, seed)
-            fresh = not Run.of(config).done
-            if fresh:
-                console.print(f"[bold]{name}[/], {_said(noise)} pairs")
-            begun = time.perf_counter()
-            run = finished[name, noise] = train(config, quiet=False, announce=False)
-            took = time.perf_counter() - begun if fresh else None
-            rows.append(
-                _probed(name, _said(noise), *_features(load(run.path), train_set, test_set), labels, seed, took)
-            )
+    tasks = [("raw pixels", None), ("untrained encoder", None), *((name, noise) for noise in NOISE for name in METHODS)]
+    jobs = min(JOBS, os.cpu_count() or 1)
+    console.print(f"{len(NOISE) * len(METHODS)} encoders learn from embedded data, {jobs} at a time, one thread each")
+    rows = []
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_prepare) as pool:
+        found = [pool.submit(_row, name, noise, folder, seed) for name, noise in tasks]
+        for (name, noise), future in zip(tasks, found, strict=True):
+            row = _waited(future, folder)
+            rows.append(row)
+            took = "" if row.seconds is None else f", trained in {row.seconds:.0f} s"
+            of = name if noise is None else f"{name}, {_said(noise)} pairs"
+            console.print(f"{len(rows)}/{len(tasks)}  {of}: {100 * row.full:.1f} % with all labels{took}")
+    finished = {(name, noise): Run.of(_config(name, noise, folder, seed)) for noise in NOISE for name in METHODS}
     console.print(_table(rows))
-    files.write(path, _page(rows, finished, test_set))
-    console.print(
-        f"report: {path}\nnext:   gcalign train method=gca-uot data=scenes epochs=20, or gcalign list {folder}"
-    )
+    if to_json is not None:
+        files.to_json_file(to_json, [asdict(row) for row in rows])
+    files.write(path, _page(rows, finished, Scenes("test")))
+    again = quoted("gcalign", "list", folder)
+    console.print(f"report: {path}\nnext:   gcalign train method=gca-uot data=scenes epochs=20, or {again}")
     return path
+
+
+def _prepare() -> None:
+    torch.set_num_threads(1)  # threads that wait for each other crawl beside another process; these do not
+
+
+def _waited(future: Future[Row], folder: str) -> Row:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            f"a process of the demo was killed, perhaps for want of memory; the same command goes on in {folder}"
+        ) from error
+
+
+def _row(name: str, noise: float | None, folder: str, seed: int) -> Row:
+    """One line of the table, in a process of its own: train where there is something to train, then probe."""
+    splits = Scenes("train"), Scenes("test")
+    if noise is None:
+        features = [_pixels(images) if name == "raw pixels" else extract(_untrained(seed), images) for images in splits]
+        return _probed(name, "–", features, splits, seed)[0]
+    config = _config(name, noise, folder, seed)
+    fresh = not Run.of(config).done
+    begun = time.perf_counter()
+    run = train(config, quiet=True)
+    took = time.perf_counter() - begun if fresh else None
+    row, found = _probed(
+        name, _said(noise), [extract(load_encoder(run.path), images) for images in splits], splits, seed, took
+    )
+    if not any(line["kind"] == "probe" for line in run.results()):  # so that `gcalign list` and `report` have them
+        lines = [{"kind": "probe", "data": "scenes", "config": config.hash, **result.as_dict()} for result in found]
+        with owned(run.path, wait=True):
+            files.append_json_lines(run.results_file, lines)
+    return row
 
 
 def _config(name: str, noise: float, folder: str, seed: int) -> Config:
@@ -97,26 +136,14 @@ def _untrained(seed: int) -> nn.Module:
     return encoder("small", shape=(3, 24, 24), width=0.5, seed=seed)
 
 
-def _features(network: nn.Module, *splits: Scenes) -> tuple[Tensor, Tensor]:
-    first, second = (extract(network, images) for images in splits)
-    return first, second
-
-
 def _probed(
-    name: str,
-    pairs: str,
-    train_x: Tensor,
-    test_x: Tensor,
-    y: tuple[Tensor, Tensor],
-    seed: int,
-    took: float | None = None,
-) -> Row:
-    few = []
-    for n in LABELS:
-        found = evaluate("few-shot", train_x, y[0], test_x, y[1], seed=seed, labels=n, draws=3)
-        few.append((found.accuracy, found.std or 0.0))
-    full = evaluate("linear-fast", train_x, y[0], test_x, y[1], seed=seed)
-    return Row(name, pairs, tuple(few), full.accuracy, took)
+    name: str, pairs: str, features: Sequence[Tensor], splits: Sequence[Scenes], seed: int, took: float | None = None
+) -> tuple[Row, list[Result]]:
+    of = (features[0], splits[0].labels, features[1], splits[1].labels)
+    few = [evaluate("few-shot", *of, seed=seed, labels=n, draws=3) for n in LABELS]
+    full = evaluate("linear-fast", *of, seed=seed)
+    row = Row(name, pairs, tuple((found.accuracy, found.std or 0.0) for found in few), full.accuracy, took)
+    return row, [*few, full]
 
 
 def _cells(row: Row) -> list[str]:
@@ -213,7 +240,7 @@ def _plans(finished: dict[tuple[str, float], Run], images: Scenes) -> Any:
     shown = None
     for row, noise in enumerate(NOISE):
         for axis, name in zip(axes[row], METHODS, strict=True):
-            network = load(finished[name, noise].path)
+            network = load_encoder(finished[name, noise].path)
             with torch.inference_mode():
                 h1, h2 = (network((images.draw(chosen, s).float() / 255 - mean) / std) for s in (3, 4))
                 # the encoder's own space: the projector is discarded after pretraining

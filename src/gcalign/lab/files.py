@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import stat
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -72,6 +73,15 @@ def read(path: Path, name: str = "TEXT_BYTES") -> bytes:
 
 def to_json_line(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, sort_keys=True) + "\n"
+
+
+def to_json_file(path: str, payload: Any) -> None:
+    """Write JSON to a file, or to standard output if the path is `-`."""
+    text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    write(Path(path), text)
 
 
 def from_json(text: str | bytes, *, finite: bool = False) -> Any:

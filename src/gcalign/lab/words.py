@@ -31,3 +31,25 @@ def _escaped(character: str) -> str:
 def printable(text: object) -> str:
     """Text for a terminal: control characters and undecodable bytes of a name are shown, not sent."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
+
+
+_EXTRAS = {
+    "launch": ("hydra_plugins", "submitit", "joblib", "ray"),
+    "bench": ("ot", "geomloss", "pytorch_metric_learning"),
+    "train": (
+        "lightning", "hydra", "omegaconf", "datasets", "filelock", "kornia", "sklearn", "scipy", "safetensors",
+        "matplotlib", "pyarrow", "PIL", "jinja2", "tensorboard", "numpy", "pandas",
+    ),
+}  # fmt: skip
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """Which extra brings a module that is not installed."""
+    name = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in _EXTRAS.items() if name in modules), None)
+    if extra is None:
+        return f"{error}; install it, or check the name"
+    return (
+        f"this command needs {name}, which is not installed; it comes with the extra {extra!r}: "
+        f"pip install -c constraints.txt -e '.[{extra}]' in a checkout, pip install 'gcalign[{extra}]' elsewhere"
+    )

@@ -59,6 +59,12 @@ WHAT = {
         {"repeats": 5},
         {"repeats": 1, "images": 128, "batch": 4},
     ),
+    "audit": What(
+        "audit of many pairs: time, memory, and what batches of the plan lose in AUROC",
+        "gcalign bench audit --large --json audit.json",
+        {"n": [8192], "dim": 512},
+        {"n": [300], "dim": 16},
+    ),
     "distributed": What(
         "one joined batch on 1 to 4 gloo processes against one process",
         "gcalign bench distributed --ranks 1 2 4 --n 4096 --json distributed.json",
@@ -68,6 +74,7 @@ WHAT = {
 }
 _LARGE = {
     "memory": ("large", [65_536], "streaming at n = 65,536 too; takes minutes"),
+    "audit": ("n", [8192, 100_000], "100,000 pairs too; takes an hour"),
     "scaling": ("n", [1024, 2048, 4096, 8192, 16_384, 32_768], "up to n = 32,768; takes minutes"),
 }
 DEFAULT = ("losses", "solvers")

@@ -35,6 +35,24 @@ class Images(ABC):
         return self.get(indices)
 
 
+def described(images: Images) -> str:
+    """What a split is, for a person: number, size, labels and where they come from, domains."""
+    channels, height, width = images.shape
+    said = f"{images.name}, {images.split}: {len(images):,} images of {channels} × {height} × {width}"
+    for kind, codes, names in (
+        ("class", images.labels, images.classes),
+        ("domain", images.domains, images.domain_names),
+    ):
+        if codes is None:
+            said += ", no labels (training needs none)" if kind == "class" else ""
+            continue
+        found = int(codes.unique().numel())
+        shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        plural = {"class": "classes", "domain": "domains"}[kind] if found != 1 else kind
+        said += f", {found} {plural}" + (f" ({shown})" if shown else "")
+    return said
+
+
 class InMemory(Images):
     """A split held as one uint8 tensor."""
 

@@ -159,9 +159,11 @@ def _check_data(request: Request) -> None:
 
 def _read(request: Request, job: Job) -> None:
     from gcalign.lab.experiments.subject import loaded
+    from gcalign.lab.training.pair_runs import pairs_of
 
     try:
-        loaded(sweep.config_of(job, request.runs).data, "train")
+        data = sweep.config_of(job, request.runs).data
+        pairs_of(data) if data.paired else loaded(data, "train")
     except ValueError as error:
         raise ValueError(
             f"{request.experiment.name} at scale={request.scale.name} needs data={data_name(job.words)}: {error}. "

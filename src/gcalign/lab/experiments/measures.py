@@ -20,6 +20,7 @@ from gcalign.lab.data.sources import labels_of
 from gcalign.lab.data.splits import stratified, subset
 from gcalign.lab.evaluation import Result, domain_probe, evaluate, extract, leave_one_domain_out
 from gcalign.lab.evaluation.protocols import linear_fast
+from gcalign.lab.experiments import pair_measures
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.subject import ENCODERS, Subject, cells, corrupted
 from gcalign.lab.provenance import commit
@@ -86,6 +87,8 @@ def _protocol(name: str) -> Callable[[Subject], list[Finding]]:
 
 def _validation(of: Subject) -> list[Finding]:
     """Held out of the training images, whose labels the run never saw; the test split is not loaded."""
+    if of.config.data.paired:
+        return [Finding(name, value, about=about) for name, value, about in pair_measures.validated(of)]
     images = of.images("train")
     _, labels = labels_of(images, "the search").unique(return_inverse=True)
     fitted = linear_fast(of.features("train"), labels, classes=int(labels.max()) + 1, seed=0, splits=SPLITS)
@@ -265,6 +268,7 @@ MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {
     "align-uniform": _align_uniform,
     "compactness": _compactness,
     "mismatch": _mismatch,
+    "retrieval": lambda of: [Finding(name, value, about=about) for name, value, about in pair_measures.tested(of)],
     "plan": _plan,
     "plans-epsilon": _plans_epsilon,
     **{_of("domain", which): _domain(which) for which in ENCODERS},

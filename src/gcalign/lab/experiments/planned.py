@@ -13,6 +13,8 @@ VIEWED = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot")  # with extreme v
 ALPHAS = (0.0, 0.003, 0.01, 0.03, 0.1, 1.0)  # of a batch of B, α gives a domain the mass α·B/4 against 1 for the pair
 LINES = tuple(f"{measure}-{which}" for which in ("untrained", "supervised") for measure in DOMAINS)
 SCOUTED = ("ince", "gca-ince", "gca-uot")
+PAIRED = ("clip", "gca-ince", "gca-uot")  # between two modalities, where INCE both ways is CLIP
+GRADED = 0.1  # of the mass of a pair, for each near-duplicate of its name in the batch
 
 
 def mismatch(scale: Scale, chosen: Chosen) -> list[Job]:
@@ -75,4 +77,23 @@ def scouts(scale: Scale, chosen: Chosen) -> list[Job]:
         for seed in scale.seeds
         for name, words in scale.variants.items()
         for method in SCOUTED
+    ]
+
+
+def pairs(scale: Scale, chosen: Chosen) -> list[Job]:
+    targets = {"identity": (), "graded": ("target.name=blocks", f"target.alpha={GRADED}")}
+    return [
+        make_job(
+            scale,
+            chosen,
+            method,
+            seed,
+            ("retrieval",),
+            labels={"noise": noise, "target": target},
+            words=(*((f"pairs.noise={noise:g}",) if noise else ()), *words),
+        )
+        for target, words in targets.items()
+        for seed in scale.seeds
+        for noise in scale.noise
+        for method in PAIRED
     ]

@@ -12,6 +12,7 @@ from gcalign import methods
 from gcalign.errors import count, one_of
 from gcalign.lab import files
 from gcalign.lab.experiments import records, suite
+from gcalign.lab.experiments.pair_shown import pair_results
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.shown import Entry, Gallery, choose, names, one_way
 from gcalign.lab.report import markdown, pack
@@ -53,6 +54,7 @@ def report(
     chosen = choose(runs, shown)
     gallery = Gallery(images, encoders, [path_of(root) for root in roots])
     drawn = _results(path_of(results), notes) if results else []
+    drawn += pair_results(chosen, names(chosen))
     interactive = [gallery.show(entry, name) for entry, name in zip(chosen, names(chosen), strict=True)]
     words = ["gcalign", "report", folder, "-o", path.name, *(["--results", results] if results else [])]
     words += ["--runs-shown", str(shown), "--images", str(images)]

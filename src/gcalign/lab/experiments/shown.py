@@ -26,7 +26,7 @@ from gcalign.lab.report.pack import sprite
 from gcalign.lab.report.study import Embedded, Pairing, Sample, Shown
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.module import criterion_of
-from gcalign.lab.training.runs import Run, load, load_whole
+from gcalign.lab.training.runs import Run, load_encoder, load_whole
 from gcalign.lab.training.stream import Stream, seed_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.training.use import data_of
@@ -114,7 +114,7 @@ class Gallery:
         alignment = one_way(config)
         # ε in units of 1 − cos, whatever the kernel's cost makes of orthogonal embeddings
         axes = alignment.kernel.features(torch.eye(2))
-        eps = float(alignment.kernel.eps) / float(alignment.kernel.cost(axes, axes)[0, 1])
+        eps = float(torch.as_tensor(alignment.kernel.eps).detach()) / float(alignment.kernel.cost(axes, axes)[0, 1])
         rows, columns = (_relaxation(alignment, kind, eps) for kind in (Rows, Columns))
         embedded = None
         if run.done:
@@ -126,6 +126,8 @@ class Gallery:
         return Shown(name, entry.method, repr(alignment), eps, iterations, rows, columns, curves, embedded)
 
     def _embedded(self, run: Run, config: Config) -> Embedded | None:
+        if config.data.paired:  # `pair_shown` has what there is to see
+            return None
         found = self._sample(run)
         if found is None:
             return None
@@ -133,7 +135,7 @@ class Gallery:
         pairing, first, second = self._pairing(sample, images, config)
         name = config.model.encoder
         given = name if name in self.encoders else None
-        encoder, network = load(run.path, encoder=given), load_whole(run.path, encoder=given)
+        encoder, network = load_encoder(run.path, encoder=given), load_whole(run.path, encoder=given)
         with evaluating(network), torch.inference_mode():
             z = normalize(torch.cat([network(x) for x in torch.cat([first, second]).split(256)]))
         z1, z2 = _narrow(z).chunk(2)
@@ -186,7 +188,7 @@ def _relaxation(alignment: Alignment, kind: type[Constraint], eps: float) -> flo
     """λ of a side in the page's unit of ε: None where it is free, inf where it is hard."""
     for constraint in alignment.constraints:
         if isinstance(constraint, Rows | Columns) and isinstance(constraint, kind):
-            tau = constraint.h.tau(float(alignment.kernel.eps))
+            tau = constraint.h.tau(float(torch.as_tensor(alignment.kernel.eps).detach()))
             return math.inf if tau is None or tau == 1 else eps * tau / (1 - tau)
     return None
 

@@ -22,7 +22,7 @@ from gcalign.lab.models.state import evaluating
 from gcalign.lab.training import use
 from gcalign.lab.training.baselines import Baseline
 from gcalign.lab.training.config import Config, Data
-from gcalign.lab.training.runs import Run, load, load_whole
+from gcalign.lab.training.runs import Run, load_encoder, load_whole
 from gcalign.lab.training.supervised import supervised
 from gcalign.lab.training.train import images_of
 
@@ -37,7 +37,7 @@ class Subject:
 
     @functools.cached_property
     def encoder(self) -> nn.Module:
-        return load(self.run.path, encoder=self.config.model.encoder)
+        return load_encoder(self.run.path, encoder=self.config.model.encoder)
 
     @functools.cached_property
     def network(self) -> nn.Module:

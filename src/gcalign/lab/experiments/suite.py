@@ -259,9 +259,53 @@ _add(
     },
 )
 _add(
+    "table-audit",
+    "which score finds mismatched pairs best: plan, CSLS, softmax, cosine, neighbours (ours)",
+    "",
+    "audits:draw_audit",
+    compute=_lazily("audits:table_audit"),
+    changes={"small": {"seeds": (0, 1)}},
+)
+_add(
+    "table-feedback",
+    "train on mismatched pairs, audit, weight or drop them, train again (ours)",
+    "",
+    "feedback:draw_feedback",
+    compute=_lazily("feedback:table_feedback"),
+)
+_add(
     "fig-same-eps",
     "what GCA adds where both have the same ε (ours)",
     "",
     "figures.paired:fig_same_eps",
     jobs.same_eps,
+)
+_LEARNT = ("method.learnable=true",)
+_EMOJI = (
+    "data=pairs",
+    "data.root=../shared/data/emoji/pairs.parquet",
+    "data.columns=[image,name_en]",
+    "data.group=emoji:base",
+)
+_add(
+    "emoji-pairs",
+    "emoji and their names: INCE (CLIP), GCA-INCE and GCA-UOT, mismatched pairs, graded targets, five seeds (ours)",
+    "",
+    "paired_tables:emoji_pairs",
+    planned.pairs,
+    searched=planned.PAIRED,
+    search="search-pairs",
+    changes={
+        "tiny": {"images": ("data=shapes", *_LEARNT), "noise": (0.0, 0.3), "search": ("pairs.noise=0.3",)},
+        "small": {
+            "images": (*_EMOJI, "data.size=24", *_LEARNT),
+            "train": ("model.width=0.5", "model.hidden=256", "model.out=64", "batch_size=128", "epochs=12"),
+            "seeds": (0, 1, 2, 3, 4),
+            "noise": (0.0, 0.3),
+            "search": ("epochs=6", "pairs.noise=0.3"),
+            "search_seeds": (100,),
+            "does": "2631 training pairs of emoji, 24 × 24 pixels, half of the small encoders, 12 epochs, 5 seeds",
+        },
+        "paper": {"images": (*_EMOJI, "data.size=48", *_LEARNT), "train": ("epochs=100",), "noise": (0.0, 0.3)},
+    },
 )

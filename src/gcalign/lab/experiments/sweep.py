@@ -117,7 +117,8 @@ def do(job: Job, scale: Scale, runs: str) -> bool:
         with owned(run.path):
             if not finished(job, scale, runs):
                 if not run.done:
-                    train(config, images=loaded(config.data, "train"), quiet=True)
+                    images = None if config.data.paired else loaded(config.data, "train")
+                    train(config, images=images, quiet=True)
                 measure(run, job.measures, scale, config)
     except BusyError:
         return False

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gcalign.lab import files
-from gcalign.lab.training.runs import Run, brief, check_crc32, crc32, read, save
+from gcalign.lab.training.runs import Run, brief, read, save
+from gcalign.lab.training.sums import check_crc32, crc32
 
 
 def save_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, step: int, config: str) -> None:

@@ -11,21 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin, get_type_hints
 
 from gcalign import methods
-from gcalign.errors import count, did_you_mean, one_of, positive
+from gcalign.errors import did_you_mean, one_of
+from gcalign.lab.data.pair_sources import NAMES as PAIRED
 from gcalign.lab.data.sources import names as data_names
-from gcalign.lab.limits import within
-from gcalign.lab.models.encoders import STEMS
-from gcalign.lab.models.heads import PROJECTORS
-from gcalign.lab.training import loggers
+from gcalign.lab.training import rules
+from gcalign.lab.training.pair_rules import PAIR_OPTIONS
 from gcalign.lab.training.recipes import RECIPES
 from gcalign.lab.training.typed import merged, typed, value_of
+from gcalign.lab.training.weights import digest
 
-DATA = tuple(name for name in data_names() if name != "cifar10c")  # that one is for testing
-VIEWS = ("plain", "C0", "C1", "C2", "C3", "domainbed")
-COMMON = ("iterations", "tol", "layout", "gradient", "block")
-# what Lightning also has casts the images or the whole model, and the loss needs float32
-PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16")
-_LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
+DATA = (*(name for name in data_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
+COMMON = ("iterations", "tol", "layout", "gradient", "block", "learnable")
 MISSING = ""  # a name that a group gives
 
 
@@ -45,28 +41,51 @@ _SHOWN = (
 )
 
 
-_LATER = (("data", "tail", 1.0), ("target", "noise", 0.0))  # options that came after the first committed runs
+_LATER = (  # options that came after the first committed runs
+    ("data", "tail", 1.0),
+    ("target", "noise", 0.0),
+    ("pairs", "fixed", False),
+    ("pairs", "digest", None),
+    *PAIR_OPTIONS,
+)
 
 
 @dataclass
 class Data:
-    name: str = MISSING
-    root: str | None = None  # local files; None is the hub
-    size: int | None = None  # side of an image in pixels
-    limit: int | None = None  # so many images, balanced over classes; scenes can also make more than it has digits
-    on_error: str = "skip"  # what to do with a corrupt image
-    tail: float = 1.0  # of training images: so many times more of the first class than of the last
+    name: str = MISSING  # from data=
+    root: str | None = None  # folder of local files; null takes the data set from the hub
+    size: int | None = None  # side of an image in pixels; null is the data set's own
+    limit: int | None = None  # number of images, balanced over classes; scenes can make more than it has digits
+    on_error: str = "skip"  # what to do with an image that cannot be read: skip or raise
+    tail: float = 1.0  # long tail: the first class has this many times the images of the last
+    columns: str = ""  # of a table of pairs: one for each side, e.g. [image,name_en]; a+b are two on one side
+    group: str | None = None  # its column of near-duplicates, which a split keeps together, or emoji:base
+    fold: int = 0  # which of the splits by group
+    validation: float = 0.1  # share of the pairs that is held out for choosing settings
+    test: float = 0.2  # share of the pairs that is held out for testing
+
+    def __post_init__(self) -> None:
+        self.columns = ",".join(part.strip() for part in self.columns.strip("[]").split(","))
+
+    @property
+    def paired(self) -> bool:
+        """Whether it is a table of pairs."""
+        return self.name in PAIRED
 
 
 @dataclass
 class Pairs:
     noise: float = 0.0  # share of pairs that are mismatched on purpose
-    views: int = 2
+    views: int = 2  # number of views of each image
+    multi: str = "pairwise"  # of three columns or more: a plan for each pair, or one "joint" plan
+    fixed: bool = False  # whether the same pairs are mismatched in every epoch, instead of others in each step
+    weights: str | None = None  # .npy with a weight for each image, as `gcalign audit --feedback` writes; 0 drops it
+    digest: str | None = None  # of that file, found when the run is configured
 
 
 @dataclass
 class Target:
-    name: str = "default"  # the method's own: pairs, or labels for supcon
+    name: str = "default"  # labels, blocks, or default: the method's own (pairs; labels for supcon)
     alpha: float = 0.0  # blocks: weight within a domain
     beta: float = 0.0  # blocks: weight across domains
     noise: float = 0.0  # share of the labels that are wrong on purpose, where the target reads labels
@@ -74,24 +93,25 @@ class Target:
 
 @dataclass
 class Model:
-    encoder: str = "small"
-    width: float = 1.0
-    stem: str = "auto"
-    projector: str = "mlp2"
-    hidden: int = 2048
-    out: int = 128
-    momentum: float = 0.996  # of BYOL's twin
+    encoder: str = "small"  # small, resnet18, resnet50, or module:function of your own
+    encoders: str = ""  # of pairs: one for each column, e.g. [small,ngrams]; by default, by what it holds
+    width: float = 1.0  # times the published number of channels
+    stem: str = "auto"  # first layers: cifar, imagenet or paper; auto chooses by the size of the images
+    projector: str = "mlp2"  # head that is used in training alone: mlp2, mlp3-bn or none
+    hidden: int = 2048  # width of the projector
+    out: int = 128  # dimension of the embeddings that the loss compares
+    momentum: float = 0.996  # of BYOL's second encoder
 
 
 @dataclass
 class Optimizer:
-    name: str = "adam"
-    lr: float = 1e-3
-    momentum: float = 0.9
-    weight_decay: float = 1e-6
-    schedule: str = "cosine"
-    warmup: float = 0.05  # share of the steps
-    final: float = 1e-3  # of lr, at the end
+    name: str = "adam"  # adam or sgd
+    lr: float = 1e-3  # learning rate at its highest
+    momentum: float = 0.9  # of sgd
+    weight_decay: float = 1e-6  # penalty on the squares of all weights
+    schedule: str = "cosine"  # of the learning rate: cosine, linear or constant
+    warmup: float = 0.05  # share of the steps in which the learning rate rises
+    final: float = 1e-3  # learning rate at the end, as a share of lr
 
 
 @dataclass
@@ -100,115 +120,45 @@ class Config:
 
     method: dict[str, Any] = field(default_factory=lambda: {"name": MISSING})
     data: Data = field(default_factory=Data)
-    views: str | None = None  # None: plain for scenes, C0 for the rest
+    views: str | None = None  # plain, C0 to C3 or domainbed; null is plain for scenes, C0 for the rest
     pairs: Pairs = field(default_factory=Pairs)
     target: Target = field(default_factory=Target)
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    epochs: int = 20
-    batch_size: int = 256
-    seed: int = 0
-    accumulate: int = 1
-    precision: str = "32-true"
-    devices: int = 1
-    accelerator: str = "auto"
-    workers: int = 0
-    augment_in: str = "device"  # or in the loader's "workers"
+    epochs: int = 20  # passes over the data
+    batch_size: int = 256  # pairs in a step, over all devices
+    seed: int = 0  # of weights, batches and views
+    accumulate: int = 1  # parts in which a batch is computed, one after the other
+    precision: str = "32-true"  # or bf16-mixed, 16-mixed
+    devices: int = 1  # processes or GPUs
+    accelerator: str = "auto"  # cpu, gpu, mps or what Lightning finds
+    workers: int = 0  # processes that load images; 0 is the main process
+    augment_in: str = "device"  # where views are made: device, or workers of the loader
     logger: str = "tensorboard"  # csv, wandb, mlflow, none, or module:Class of a Lightning logger
-    logger_args: dict[str, Any] = field(default_factory=dict)  # over those it is given here
+    logger_args: dict[str, Any] = field(default_factory=dict)  # further arguments of the logger, as logger_args.NAME=
     knn_every: int = 0  # epochs between online kNN accuracies on held-out training images; 0 is never
-    log_every: int = 10
-    checkpoint_every: int = 100
-    name: str | None = None
-    runs: str = "runs"
-    wait: bool = False  # for another process that works on the same run
+    log_every: int = 10  # steps between two lines of the log
+    checkpoint_every: int = 100  # steps between two checkpoints
+    name: str | None = None  # of the run's folder; null is method and data
+    runs: str = "runs"  # folder of the runs
+    wait: bool = False  # wait for another process that works on the same run, instead of an error
 
     def check(self) -> None:
         """Every rule that needs no data, before anything is written."""
-        one_of("method", self.method["name"], methods.names())
-        one_of("views", self.view_name, VIEWS)
-        one_of("augment_in", self.augment_in, ("device", "workers"))
-        one_of("precision", self.precision, PRECISIONS)
-        loggers.check(self.logger)
-        one_of("target.name", self.target.name, ("default", "labels", "blocks"))
-        one_of("model.stem", self.model.stem, STEMS)
-        one_of("model.projector", self.model.projector, PROJECTORS)
-        one_of("optimizer.name", self.optimizer.name, ("adam", "sgd"))
-        one_of("optimizer.schedule", self.optimizer.schedule, ("cosine", "linear", "constant"))
-        one_of("data.on_error", self.data.on_error, ("skip", "raise"))
-        for name in ("epochs", "batch_size", "accumulate", "devices", "log_every", "checkpoint_every"):
-            count(name, getattr(self, name), "a whole number of at least 1")
-        for name in ("seed", "workers", "knn_every"):
-            count(name, getattr(self, name), "a whole number of at least 0", least=0)
-        within("EPOCHS", self.epochs, "epochs")
-        within("WORKERS", self.workers, "workers")
-        for name in ("hidden", "out"):
-            count(f"model.{name}", getattr(self.model, name), "the paper's are 2048 and 128")
-        count("pairs.views", self.pairs.views, "two views make a pair", least=2)
-        if self.data.size is not None:
-            within("IMAGE_SIDE", count("data.size", self.data.size, "the side of an image in pixels"), "data.size")
-        if self.data.limit is not None:
-            count("data.limit", self.data.limit, "leave it out to take every image")
-        self._check_numbers()
-        if self.batch_size % (self.devices * self.accumulate):
-            raise ValueError(
-                f"batch_size={self.batch_size} must divide among devices={self.devices} × accumulate={self.accumulate}"
-            )
-        if self.batch_size // (self.devices * self.accumulate) < 2:
-            raise ValueError(
-                f"batch_size={self.batch_size} must be at least 2 × devices={self.devices} × "
-                f"accumulate={self.accumulate}: an image alone has nothing to be compared with"
-            )
-        if self.method["name"] == "byol" and self.pairs.views != 2:
-            raise ValueError(
-                f"pairs.views={self.pairs.views} must be 2 for byol, which predicts one view from the other"
-            )
-        if self.name is not None and not _is_folder_name(self.name):
-            raise ValueError(
-                f"name={self.name!r} must be the name of a folder: 1 to 150 printable characters without / and \\; say "
-                "where with runs="
-            )
-
-    def _check_numbers(self) -> None:
-        """Real values in the range in which they mean something."""
-        o = self.optimizer
-        positive("optimizer.lr", o.lr, "Adam likes 1e-3, the paper's SGD 0.6")
-        positive("optimizer.weight_decay", o.weight_decay, "the paper uses 1e-6", zero=True)
-        positive("model.width", self.model.width, "1 is the published size")
-        for name in ("lr", "weight_decay"):
-            if (value := getattr(o, name)) > _LARGEST:
-                raise ValueError(f"optimizer.{name}={value:g} must be at most {_LARGEST:g}; larger ones are no use")
-        shares = {
-            "pairs.noise": (self.pairs.noise, "0.3 mismatches 30 % of pairs"),
-            "target.noise": (self.target.noise, "0.3 replaces 30 % of labels"),
-            "optimizer.momentum": (o.momentum, "0.9 is usual"),
-            "optimizer.warmup": (o.warmup, "0.05 warms up for 5 % of the steps"),
-            "optimizer.final": (o.final, "0.001 ends at a thousandth of lr"),
-            "model.momentum": (self.model.momentum, "BYOL uses 0.996"),
-        }
-        for name, (value, remedy) in shares.items():
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name}={value:g} must be a share between 0 and 1; {remedy}")
-        if not 1 <= self.data.tail < float("inf"):
-            raise ValueError(f"data.tail={self.data.tail:g} must be at least 1, which is balanced; 100 is a long tail")
-        for name in ("alpha", "beta"):
-            value = positive(f"target.{name}", getattr(self.target, name), "a weight of pairs", zero=True)
-            if value > _LARGEST:
-                raise ValueError(f"target.{name}={value:g} must be at most {_LARGEST:g}; the pair itself has 1")
-            if value and self.target.name != "blocks":
-                raise ValueError(f"target.{name}={value:g} has no effect without target.name=blocks; add it")
+        rules.check(self)
 
     @property
     def view_name(self) -> str:
-        return self.views or ("plain" if self.data.name == "scenes" else "C0")
+        return self.views or ("plain" if self.data.name == "scenes" or self.data.paired else "C0")
 
     @property
     def identity(self) -> dict[str, Any]:
         """What the weights depend on. Defaults of `_LATER` are left out, so that older runs keep their names."""
         found = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        found["pairs"].pop("weights")  # what they are, wherever they are: their digest is in it
         for part, key, usual in _LATER:
-            if found[part][key] == usual:
-                del found[part][key]
+            if found[part].get(key, usual) == usual:
+                found[part].pop(key, None)
         return found
 
     @property
@@ -253,7 +203,9 @@ def configured(overrides: Sequence[str]) -> Config:
     data, recipe = given.pop("data", "scenes"), given.pop("recipe", "default")
     if "/" not in data:  # any name on the hub has one
         one_of("data", data, DATA)
-    content = {"method": _method_node(method), "data": {"name": data}}
+    content: dict[str, Any] = {"method": _method_node(method), "data": {"name": data}}
+    if data in PAIRED:
+        content["data"]["on_error"] = "raise"  # a pair with a side missing is a fault of the table
     content = merged(content, RECIPES[one_of("recipe", recipe, RECIPES)])
     known = _keys(method)
     for key, text in given.items():
@@ -266,6 +218,7 @@ def configured(overrides: Sequence[str]) -> Config:
         content = merged(content, value)
     found = Config.from_dict(content)
     found.check()
+    found.pairs.digest = None if found.pairs.weights is None else digest(found.pairs.weights)
     return found
 
 
@@ -296,7 +249,3 @@ def _read(hint: Any, key: str, text: str) -> Any:
     if str in kinds:
         return None if text == "null" and type(None) in kinds else text
     return value_of(key, text)
-
-
-def _is_folder_name(name: str) -> bool:
-    return 1 <= len(name) <= 150 and name.isprintable() and not set("/\\") & set(name) and name not in (".", "..")

@@ -22,7 +22,7 @@ from gcalign.errors import one_of
 from gcalign.lab import files
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.ready import Encoder
-from gcalign.lab.training.runs import Run, load, read, weights_of
+from gcalign.lab.training.runs import Run, load_encoder, read, weights_of
 from gcalign.lab.training.use import words
 from gcalign.lab.words import path_of, printable
 
@@ -56,7 +56,7 @@ def export(overrides: Sequence[str], output: str) -> Path:
     if folder.exists():
         raise ValueError(f"-o {output} exists; an export is a new folder: choose another name, or remove it")
     run = Run.at(given["run"])
-    encoder = load(run.path, encoder=given.get("encoder"))
+    encoder = load_encoder(run.path, encoder=given.get("encoder"))
     config = weights_of(run)[1]
     if encoder.normalisation is None:
         raise ValueError(f"run={run.path} does not say how its images were normalised; train it again")

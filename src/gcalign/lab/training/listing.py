@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import statistics
 import sys
 import warnings
@@ -13,70 +14,111 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from gcalign.lab.training.config import Config
 from gcalign.lab.training.runs import Run
 from gcalign.lab.words import path_of, printable
 
 WIDTH = 160  # where the output is no terminal and has no width of its own
-COLUMNS = ("run", "method", "data", "seed", "state", "accuracy", "started")
+NONE = "{} has no runs; make one with: gcalign train method=gca-uot data=scenes"
+COLUMNS = ("run", "method", "data", "pairs", "seed", "state", "accuracy", "started")
 
 
 def show(folder: str, *, mean: bool = False) -> None:
     """Print the table of a folder, or of its methods with their `mean` over seeds."""
     rows = summary(folder) if mean else listing(folder)
     if not rows:
-        raise ValueError(f"{folder} has no runs; make one with: gcalign train method=gca-uot data=scenes")
+        raise ValueError(NONE.format(folder))
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*(Column(Text(printable(name))) for name in names))
+    table = Table(*(Column(Text(printable(name)), overflow="fold") for name in names))
     for row in rows:
         table.add_row(*(Text(printable(row.get(name, "–"))) for name in names))
     Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
 
 
 def listing(folder: str) -> list[dict[str, Any]]:
-    """One record for each run below a folder: what it is, how far it is, its best-known accuracies."""
-    return [_row(run) for run in _runs(folder)]
+    """One row for each run below a folder, in words: what it is, how far it is, its best-known accuracies."""
+    rows = []
+    for record in map(_record, _runs(folder)):
+        said = ", ".join(f"{k} {100 * v:.1f} %" for k, v in record["accuracy"].items())
+        rows.append(
+            {key: "–" if value is None else value for key, value in {**record, "accuracy": said or None}.items()}
+        )
+    return rows
+
+
+def records(folder: str) -> list[dict[str, Any]]:
+    """The same as plain data: the accuracy of each protocol, the last one measured, is a number."""
+    found = list(map(_record, _runs(folder)))
+    if not found:
+        raise ValueError(NONE.format(folder))
+    return found
 
 
 def _runs(folder: str) -> Iterator[Run]:
-    return (Run(path.parent) for path in sorted(path_of(folder).glob("*/config.json")))
+    return (Run(path.parent) for path in sorted(path_of(folder).glob("**/config.json")))
 
 
-def _row(run: Run) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, "–") | {"run": str(run.path)}
+def _record(run: Run) -> dict[str, Any]:
+    record: dict[str, Any] = dict.fromkeys(COLUMNS) | {"run": str(run.path), "accuracy": {}}
     try:
         config, results = run.config(), run.results()
         changed = datetime.datetime.fromtimestamp(run.config_file.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OSError) as error:
         warnings.warn(str(error), stacklevel=2)
-        return row | {"state": "unreadable"}
+        return record | {"state": "unreadable"}
     steps = [r["step"] for r in results if r["kind"] == "train"]
-    probes = {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"}
-    return row | {
+    return record | {
         "method": config.method["name"],
         "data": config.data.name,
+        "pairs": _pairs(config),
         "seed": config.seed,
         "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
-        "accuracy": ", ".join(f"{k} {100 * v:.1f} %" for k, v in probes.items()) or "–",
+        "accuracy": {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"},
         "started": changed,
     }
 
 
 def summary(folder: str) -> list[dict[str, Any]]:
-    """Mean and spread over seeds for each method and data set of a folder; paired by nothing but their settings."""
-    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    """Mean and spread over seeds for the runs of a folder that differ in nothing but their seed."""
+    groups: dict[str, tuple[Config, dict[str, list[float]]]] = {}
     for run in _runs(folder):
         try:
             config, results = run.config(), run.results()
         except (ValueError, OSError) as error:
             warnings.warn(str(error), stacklevel=2)
             continue
-        group = groups.setdefault((config.method["name"], config.data.name), {})
+        settings = json.dumps(config.identity | {"seed": None}, sort_keys=True)
+        _, group = groups.setdefault(settings, (config, {}))
         last = {r["protocol"]: 100 * r["accuracy"] for r in results if r["kind"] == "probe"}
         for protocol, accuracy in last.items():
             group.setdefault(protocol, []).append(accuracy)
     rows = []
-    for (name, data), found in groups.items():
+    told = _told_apart([config for config, _ in groups.values()])
+    for (config, found), more in zip(groups.values(), told, strict=True):
         spread = {p: f" ± {statistics.stdev(v):.2f}" if len(v) > 1 else "" for p, v in found.items()}
         shown = {p: f"{statistics.fmean(v):.2f}{spread[p]}" for p, v in found.items()}
-        rows.append({"method": name, "data": data, "seeds": max(map(len, found.values()), default=0), **shown})
+        about = {"method": config.method["name"], "data": config.data.name, "pairs": _pairs(config), "settings": more}
+        rows.append(about | {"seeds": max(map(len, found.values()), default=0), **shown})
     return rows
+
+
+def _pairs(config: Config) -> str:
+    return f"{config.pairs.noise:.0%} mismatched" if config.pairs.noise else "clean"
+
+
+def _told_apart(configs: list[Config]) -> list[str]:
+    """For each config the keys that differ among those of the same method, data and pairs."""
+    plain = [_flat(config.identity | {"seed": None}) for config in configs]
+    heads = [(config.method["name"], config.data.name, config.pairs.noise) for config in configs]
+    found = []
+    for mine, head in zip(plain, heads, strict=True):
+        peers = [other for other, theirs in zip(plain, heads, strict=True) if theirs == head]
+        found.append(", ".join(f"{k}={v}" for k, v in mine.items() if any(p.get(k) != v for p in peers)) or "–")
+    return found
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found

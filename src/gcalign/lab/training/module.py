@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -15,6 +15,7 @@ from gcalign.alignment import Alignment
 from gcalign.lab.data.images import Images
 from gcalign.lab.models import Factory, Twin, encoder, momentum_at, predictor, projector
 from gcalign.lab.training.config import Config, Optimizer
+from gcalign.lab.training.progress import collapse
 from gcalign.lab.training.stream import Augment, Batch, seed_of
 from gcalign.metrics import alignment, uniformity
 from gcalign.objective import Objective
@@ -53,7 +54,58 @@ def optimizer_of(o: Optimizer, trained: Iterable[nn.Parameter]) -> torch.optim.O
     return torch.optim.Adam(trained, lr=o.lr, weight_decay=o.weight_decay)
 
 
-class Pretraining(L.LightningModule):
+class Training(L.LightningModule):
+    """What every run has: a config, a criterion, an optimiser with its schedule, and how far it is."""
+
+    def __init__(self, config: Config, total: int) -> None:
+        super().__init__()
+        self.config, self.total = config, total
+        self.criterion = criterion_of(config)
+        one_way = self.criterion.alignment if isinstance(self.criterion, Symmetric) else self.criterion
+        assert isinstance(one_way, Alignment)
+        self.one_way = (one_way,)  # in a tuple: as a submodule its weights would be saved twice
+        self.target = one_way.target
+        self.done = 0  # steps, also those of earlier processes
+        self.knn: float | None = None  # the latest online accuracy
+
+    def record(self, loss: Tensor, z: Sequence[Tensor], step: int, **known: Any) -> None:
+        """The loss and, where it is due, what else is known of this step: of the first view against all others."""
+        self.log("loss", loss.detach(), prog_bar=True, logger=False)
+        if (step + 1) % self.config.log_every and step + 1 != self.total:
+            return
+        (one_way,) = self.one_way
+        with torch.no_grad():
+            measures = {"uniformity": uniformity(z[0]), **collapse(z[0])}
+            if len(z[0]) == len(z[1]):
+                measures["alignment"] = alignment(z[0], z[1])
+            if one_way.kernel.learnable:
+                measures["eps"] = torch.as_tensor(one_way.kernel.eps)
+            if isinstance(self.criterion, Alignment) and self.criterion.constraints:
+                plan = self.criterion.plan(z[0], torch.cat(list(z[1:])), **known)
+                measures |= {
+                    "plan/row_error": plan.row_error,
+                    "plan/column_error": plan.column_error,
+                    "plan/mass": plan.mass / len(plan.mu),
+                    "plan/entropy": plan.entropy,
+                    "plan/iterations": torch.tensor(float(plan.iterations)),
+                }
+        self.log_dict(measures, logger=False)  # the loggers get what the result lines have
+        self.log("lr", lr_at(step, self.total, self.config.optimizer), logger=False)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return optimizer_of(self.config.optimizer, [p for p in self.parameters() if p.requires_grad])
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        rate = lr_at(batch.step, self.total, self.config.optimizer)
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = rate
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        self.one_way[0].kernel.clamp_()  # of a learnable ε
+
+
+class Pretraining(Training):
     """f_θ and g_θ minimising d_M(P_tgt ‖ P_θ); BYOL adds a predictor and a momentum twin."""
 
     def __init__(
@@ -64,23 +116,18 @@ class Pretraining(L.LightningModule):
         total: int,
         build: str | Factory | None = None,  # what makes the encoder, if the config's name for it is not gcalign's
     ) -> None:
-        super().__init__()
-        self.config, self.augment, self.total = config, augment, total
+        super().__init__(config, total)
+        self.augment = augment
         m = config.model
         self.encoder = encoder(build or m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
         features = self.encoder.features
         assert isinstance(features, int)
         self.projector = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=config.seed)
-        self.criterion = criterion_of(config)
-        one_way = self.criterion.alignment if isinstance(self.criterion, Symmetric) else self.criterion
-        assert isinstance(one_way, Alignment)
-        self.target = one_way.target
         self.predictor: nn.Module | None = None
         self.twin: Twin | None = None
         if config.method["name"] == "byol":
             self.predictor = predictor(m.out, m.hidden, seed=config.seed)
             self.twin = Twin(nn.Sequential(self.encoder, self.projector), m.momentum)
-        self.done = 0  # steps, also those of earlier processes
 
     def check(self, images: Images) -> None:
         """That the data set has what the target reads."""
@@ -109,12 +156,13 @@ class Pretraining(L.LightningModule):
         z = self.projector(self.encoder(torch.cat(views))).chunk(len(views))
         known = self._known(batch, len(views))
         loss = self._byol(z, views) if self.twin is not None else self.criterion(z[0], torch.cat(z[1:]), **known)
-        self._log(loss, z, known, batch.step)
+        self.record(loss, z, batch.step, **known)
         return loss
 
     def _known(self, batch: Batch, views: int) -> dict[str, Any]:
         """What the target reads of this batch: labels, domains, and ids where there are more than two views."""
-        known: dict[str, Tensor] = {name: x for name, x in batch.known.items() if name in self.target.reads}
+        read = {*self.target.reads, "weights"}  # weights go with any target
+        known: dict[str, Tensor] = {name: x for name, x in batch.known.items() if name in read}
         if views > 2:
             known["ids"] = batch.index
         return {name: (value, value.repeat(views - 1)) for name, value in known.items()}
@@ -126,32 +174,6 @@ class Pretraining(L.LightningModule):
             targets = self.twin(torch.cat(views)).chunk(2)
         p = self.predictor(torch.cat(z)).chunk(2)
         return 0.5 * (self.criterion(p[0], targets[1]) + self.criterion(p[1], targets[0]))
-
-    def _log(self, loss: Tensor, z: tuple[Tensor, ...], known: dict[str, Any], step: int) -> None:
-        self.log("loss", loss.detach(), prog_bar=True, logger=False)
-        if (step + 1) % self.config.log_every and step + 1 != self.total:
-            return
-        with torch.no_grad():
-            measures = {"alignment": alignment(z[0], z[1]), "uniformity": uniformity(z[0])}
-            if isinstance(self.criterion, Alignment) and self.criterion.constraints:
-                plan = self.criterion.plan(z[0], torch.cat(z[1:]), **known)
-                measures |= {
-                    "plan/row_error": plan.row_error,
-                    "plan/column_error": plan.column_error,
-                    "plan/mass": plan.mass / len(plan.mu),
-                    "plan/entropy": plan.entropy,
-                    "plan/iterations": torch.tensor(float(plan.iterations)),
-                }
-        self.log_dict(measures, logger=False)  # the loggers get what the result lines have
-        self.log("lr", lr_at(step, self.total, self.config.optimizer), logger=False)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return optimizer_of(self.config.optimizer, [p for p in self.parameters() if p.requires_grad])
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        rate = lr_at(batch.step, self.total, self.config.optimizer)
-        for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = rate
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,11 @@ from gcalign.lab.models import Factory, encoder, outside, projector
 from gcalign.lab.training import trust
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.ready import Encoder, Normalisation, normalisation_of
+from gcalign.lab.training.sums import check_crc32, crc32
 from gcalign.lab.words import path_of, quoted
+
+if TYPE_CHECKING:
+    from gcalign.lab.training.pair_runs import Encoders
 
 NEEDED: Mapping[str, Mapping[str, Any]] = {  # by the kind of a result line, what is read of it
     "train": {"step": int},
@@ -64,6 +68,12 @@ class Run:
     def at(path: str | Path) -> Run:
         run = Run(path_of(path))
         if not run.config_file.exists():
+            named = sorted(run.path.parent.glob(f"{glob.escape(run.path.name)}-{'[0-9a-f]' * 10}/config.json"))
+            if len(named) == 1:  # name=mine is runs/mine-<hash>
+                return Run(named[0].parent)
+            if named:
+                found = ", ".join(str(file.parent) for file in named)
+                raise ValueError(f"run={path} must name one run, and there are {len(named)}: {found}; choose one")
             raise ValueError(
                 f"run={path} must be a folder with a config.json, as `gcalign train` makes; see `gcalign list`"
             )
@@ -145,8 +155,7 @@ def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> No
     """Tensors as safetensors, whole or not at all."""
     from safetensors.torch import save as to_bytes
 
-    whole = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    files.write(path, to_bytes(_unshared(whole), metadata))
+    files.write(path, to_bytes(_unshared({k: v.detach().cpu().contiguous() for k, v in tensors.items()}), metadata))
 
 
 def read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -184,6 +193,8 @@ def _weights(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int],
     tensors, metadata = read(run.weights_file)
     try:
         about = files.from_json(metadata["gcalign"])
+        if "sides" in about:
+            raise ValueError("it is of a run on pairs; use gcalign.load(run)[column]")
         code = about.pop("crc32", None)
         channels, height, width = (count("a side of shape", side, "[C, H, W]") for side in about["shape"])
         config = Config.from_dict(about["config"])
@@ -196,26 +207,31 @@ def _weights(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int],
     return tensors, config, (channels, height, width), statistics
 
 
-def load(run: str | Path, *, encoder: str | Factory | None = None) -> Encoder:
-    """Load the trained encoder of a run, in eval mode. `gcalign.load` is this function.
+def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
+    """Load what a run trained, in eval mode. `gcalign.load` is this function.
 
     Args:
         run: the folder of a finished run, as `gcalign train` makes it.
-        encoder: the function that makes the network, or its name `module:function`, for a run that was made with an
-            encoder of your own (`model.encoder=module:function`). The run's files hold its name, but a name in a file
-            is never imported.
+        encoder: the function that makes the network, or its name `module:function`, for a run with an encoder of your
+            own; of a run on pairs, a list with one for each side. A name in the run's files is never imported.
 
     Returns:
-        A module: normalised images [B, C, H, W] → features [B, D]. Its method `embed` takes PIL images, arrays or
-        paths, and does the preprocessing.
-
-    Raises:
-        ValueError: if the folder is not a run, the run is not finished, or its encoder must be given.
+        A module: normalised images [B, C, H, W] → features [B, D]. Its `embed` takes PIL images, arrays or paths. Of a
+        run on pairs, such modules by column: `load(run)["name_en"].embed(["red heart"])`.
 
     Example:
         >>> encoder = gcalign.load("runs/gca-uot-cifar10-1a2b3c4d5e")  # doctest: +SKIP
         >>> features = encoder.embed(["one.png", "two.png"])  # doctest: +SKIP
     """
+    if not Run.at(run).config().data.paired:
+        return load_encoder(run, encoder=encoder)
+    from gcalign.lab.training.pair_runs import load_encoders
+
+    return load_encoders(Run.at(run), encoder)
+
+
+def load_encoder(run: str | Path, *, encoder: str | Factory | None = None) -> Encoder:
+    """The encoder of a run on images."""
     return _body(Run.at(run), encoder).eval()
 
 
@@ -224,7 +240,7 @@ def load_whole(run: str | Path, *, encoder: str | Factory | None = None) -> nn.S
     place = Run.at(run)
     body, (tensors, config, _) = _body(place, encoder), weights_of(place)
     m, features = config.model, body.features
-    head = _filled(
+    head = filled(
         lambda: projector(m.projector, features, hidden=m.hidden, out=m.out), "projector.", tensors, place.weights_file
     )
     return nn.Sequential(body.network, head).eval()
@@ -238,7 +254,7 @@ def _body(run: Run, given: str | Factory | None) -> Encoder:
     def make() -> nn.Module:
         return encoder(factory, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
 
-    network = _filled(make, "encoder.", tensors, run.weights_file, lazily=isinstance(factory, str))
+    network = filled(make, "encoder.", tensors, run.weights_file, lazily=isinstance(factory, str))
     return Encoder(network, shape, normalisation)
 
 
@@ -256,7 +272,7 @@ def factory_of(own: str, given: str | Factory | None, what: str) -> str | Factor
     return own
 
 
-def _filled(
+def filled(
     make: Callable[[], nn.Module], prefix: str, tensors: Mapping[str, Tensor], file: Path, *, lazily: bool = True
 ) -> nn.Module:
     """A module with the weights of a file. `lazily`, its own are never made: the file says how large it is."""
@@ -279,24 +295,6 @@ def _filled(
     return network
 
 
-def crc32(tensors: Mapping[str, Tensor], about: str = "") -> str:
-    """A checksum of names, types, shapes and bytes, by which a flipped bit is found."""
-    code = zlib.crc32(about.encode())
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        code = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), code)
-        code = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, code)
-    return f"{code:08x}"
-
-
-def check_crc32(file: Path, tensors: Mapping[str, Tensor], about: str, given: str | None) -> None:
-    """That a file holds what was written; files of before checksums have none."""
-    if given is not None and crc32(tensors, about) != given:
-        raise ValueError(
-            f"{file} is damaged: its checksum is not that of its content; delete it to start this run again"
-        )
-
-
 def brief(error: Exception) -> str:
     """What another library says, in a line."""
     return " ".join(str(error).split())[:200]
@@ -307,7 +305,6 @@ def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     out = {}
     for key, value in tensors.items():
-        pointer = value.data_ptr()
-        out[key] = value.clone() if pointer in seen else value
-        seen.add(pointer)
+        out[key] = value.clone() if value.data_ptr() in seen else value
+        seen.add(value.data_ptr())
     return out

@@ -42,6 +42,16 @@ class Batch:
         return Batch(self.step, self.index.to(device), bases, self.seeds, known)
 
 
+def mismatched(n: int, noise: float, seed: int) -> Tensor:  # [n]
+    """The partner of each image if a share of the pairs is mismatched once for all epochs, among themselves."""
+    partners, wrong = torch.arange(n), round(noise * n)
+    if wrong >= 2:
+        generator = torch.Generator().manual_seed(seed_of(seed, "pairs"))
+        where = torch.randperm(n, generator=generator)[:wrong]
+        partners[where] = where.roll(1)
+    return partners
+
+
 class Stream(Dataset[Batch]):
     """Item s is the batch of step s, for one rank of `world`; incomplete batches at an epoch's end are dropped."""
 
@@ -58,19 +68,27 @@ class Stream(Dataset[Batch]):
         rank: int = 0,
         world: int = 1,
         augment: Augment | None = None,  # given, it runs here, in the loader's workers
+        fixed: bool = False,  # the same pairs are mismatched in every epoch
+        weights: Tensor | None = None,  # [N] of each pair; 0 leaves it out
+        members: Tensor | None = None,  # the pairs to train on; None is all
     ) -> None:
-        if batch_size > len(images):
+        self.members = torch.arange(len(images)) if members is None else members
+        if weights is not None:
+            self.members = self.members[weights[self.members] > 0]
+        if batch_size > len(self.members):
             raise ValueError(
-                f"batch_size={batch_size} must be at most the {len(images)} images of {images.name} ({images.split}); "
-                "lower batch_size or raise data.limit"
+                f"batch_size={batch_size} must be at most the {len(self.members)} images of {images.name} "
+                f"({images.split}); lower batch_size or raise data.limit"
             )
         self.images, self.batch_size, self.seed, self.noise, self.views = images, batch_size, seed, noise, views
         self.rank, self.world, self.augment = rank, world, augment
+        self.fixed = mismatched(len(images), noise, seed) if fixed else None
         labels = images.labels
         if mislabelled and labels is not None:
             labels = splits.mislabelled(labels, mislabelled, seed_of(seed, "labels"))
-        self.known = {name: x for name, x in (("labels", labels), ("domains", images.domains)) if x is not None}
-        self.steps_per_epoch = len(images) // batch_size
+        known = {"labels": labels, "domains": images.domains, "weights": weights}
+        self.known = {name: x for name, x in known.items() if x is not None}
+        self.steps_per_epoch = len(self.members) // batch_size
         self.total = self.steps_per_epoch * epochs
 
     def __len__(self) -> int:
@@ -80,11 +98,13 @@ class Stream(Dataset[Batch]):
         """The samples of the whole batch, over all ranks."""
         epoch, within = divmod(step, self.steps_per_epoch)
         generator = torch.Generator().manual_seed(seed_of(self.seed, "order", epoch))
-        order = torch.randperm(len(self.images), generator=generator)
-        return order[within * self.batch_size : (within + 1) * self.batch_size]
+        order = torch.randperm(len(self.members), generator=generator)
+        return self.members[order[within * self.batch_size : (within + 1) * self.batch_size]]
 
     def partners(self, indices: Tensor, step: int) -> Tensor:  # [B]
         """What the other views show: the sample itself, but for the share that is mismatched among themselves."""
+        if self.fixed is not None:
+            return self.fixed[indices]
         wrong = round(self.noise * len(indices))
         if wrong < 2:
             return indices

@@ -6,34 +6,35 @@ import logging
 import math
 import re
 import signal
-import sys
 import threading
-import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from gcalign.lab import files
-from gcalign.lab.data.images import Images, Subset
+from gcalign.lab.data.images import Images, Subset, described
 from gcalign.lab.data.sources import labels_of, load
-from gcalign.lab.data.splits import long_tailed, stratified
+from gcalign.lab.data.splits import long_tailed
 from gcalign.lab.data.views import make_views
-from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.limits import within
-from gcalign.lab.models import outside
-from gcalign.lab.training.checkpoints import checkpoint_step, load_checkpoint, save_checkpoint
+from gcalign.lab.models import Factory, outside
+from gcalign.lab.training.callbacks import Keeper, OnlineKNN
+from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
-from gcalign.lab.training.module import Pretraining
+from gcalign.lab.training.module import Pretraining, Training
 from gcalign.lab.training.owner import BusyError, owned
+from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
-from gcalign.lab.training.stream import Batch, Stream
+from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.weights import weights_of_pairs
 from gcalign.lab.words import quoted
 
 
@@ -46,113 +47,82 @@ def images_of(data: Data, split: str, **more: Any) -> Images:
     return Subset(whole, long_tailed(labels_of(whole, "data.tail"), data.tail, data.limit, seed=0))
 
 
-class Keeper(Callback):
-    """Result lines, logs, images/s and then, when all of it is on disk, checkpoints; on one rank for all."""
+@dataclass(frozen=True)
+class ImageTask:
+    """What a run on images with views trains, and on what."""
 
-    def __init__(self, run: Run) -> None:
-        self.run, self.resume_at = run, 0
-        self.clock, self.clocked = time.perf_counter(), 0
+    config: Config
+    run: Run
+    images: Images
+    members: Tensor | None = None
+    encoder: str | Factory | None = None
 
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        assert isinstance(module, Pretraining)
-        first = trainer.strategy.broadcast(self.resume_at)
-        if first != self.resume_at:
-            raise ValueError(
-                f"rank {trainer.global_rank} continues at step {self.resume_at}, rank 0 at {first}; try again"
-            )
-        if self.resume_at:
-            module.done = load_checkpoint(self.run, module, trainer.optimizers[0])
-        self.clock, self.clocked = time.perf_counter(), self.resume_at
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        assert isinstance(module, Pretraining)
-        config, done = module.config, batch.step + 1
-        module.done = done
-        if done % config.log_every == 0 or done == module.total:
-            rate = (done - self.clocked) * config.batch_size / max(1e-9, time.perf_counter() - self.clock)
-            self.clock, self.clocked = time.perf_counter(), done
-            module.log("images/s", rate, prog_bar=True, logger=False)
-            measured = {k: float(v) for k, v in trainer.callback_metrics.items()} | {"images/s": rate}
-            record(trainer, self.run, done, {"kind": "train", **measured}, measured)
-        # between accumulated batches half of a gradient is pending, which no file holds
-        due = done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != module.total
-        if trainer.is_global_zero and due:
-            for logger in trainer.loggers:
-                logger.save()
-            save_checkpoint(self.run, module, trainer.optimizers[0], done, config.hash)
-
-
-def record(trainer: L.Trainer, run: Run, step: int, line: dict[str, Any], scalars: dict[str, float]) -> None:
-    """A result line, and the same numbers for the loggers, at the step of the run and not of the process."""
-    if not trainer.is_global_zero:
-        return
-    files.append_json_lines(run.results_file, [{"step": step, **line}])
-    for logger in trainer.loggers:
-        logger.log_metrics(scalars, step)
-
-
-class OnlineKNN(Callback):
-    """kNN accuracy as the encoder learns, on a fifth of the training images held out; the test split is not seen."""
-
-    def __init__(self, run: Run, images: Images, every: int) -> None:
-        self.run, self.images, self.every = run, images, every
-        self.labels = labels_of(images, "online kNN")
-        self.split = stratified(self.labels, 0.2, seed=0)
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        assert isinstance(module, Pretraining)
-        steps = len(self.images) // (module.config.batch_size // module.config.accumulate)
-        epoch, within = divmod(batch.step + 1, steps)
-        if within or epoch % self.every or not trainer.is_global_zero:
-            return
-        features = extract(module.encoder, self.images, device=module.device)
-        known, asked = self.split
-        found = evaluate(
-            "knn", features[known], self.labels[known], features[asked], self.labels[asked], split="held out"
+    def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
+        """The batches of this rank and the module, before anything is written."""
+        config, images = self.config, self.images
+        augment = make_views(config.view_name, images.shape, images.mean, images.std)
+        stream = Stream(
+            images,
+            batch_size=config.batch_size // config.accumulate,
+            epochs=config.epochs,
+            seed=config.seed,
+            noise=config.pairs.noise,
+            views=config.pairs.views,
+            mislabelled=config.target.noise,
+            rank=rank,
+            world=world,
+            augment=augment if config.augment_in == "workers" else None,
+            fixed=config.pairs.fixed,
+            weights=weights_of_pairs(config.pairs, len(images)),
+            members=self.members,
         )
-        line = {"kind": "knn", "epoch": epoch, "accuracy": found.accuracy}
-        record(trainer, self.run, batch.step + 1, line, {"knn": found.accuracy})
+        pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
+        within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
+        module = Pretraining(config, images.shape, augment, stream.total, self.encoder or outside(config.model.encoder))
+        module.check(images)
+        return stream, module
+
+    def save(self, module: Pretraining) -> None:
+        save_weights(self.run, self.config, module.encoder, module.projector, self.images)
 
 
-def train(config: Config, *, images: Images | None = None, quiet: bool = False, announce: bool = True) -> Run:
+def train(
+    config: Config,
+    *,
+    images: Images | None = None,
+    members: Tensor | None = None,
+    encoder: str | Factory | None = None,
+    quiet: bool = False,
+    announce: bool = True,
+) -> Run:
     """Run it, continue it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
 
-    An encoder of the user's own is imported by its name in `config`, which a command or a call made.
+    An encoder of the user's own is imported by its name in `config`, which a command or a call made; for a config out
+    of a file, `encoder` is what to use instead. `members` are the pairs to train on, for cross-fitting; the run's
+    config does not have them.
     """
     run = Run.of(config)
     if run.done:
         return _finished(run, quiet or not announce)
-    images = images_of(config.data, "train") if images is None else images
+    if config.data.paired:
+        from gcalign.lab.training.pair_runs import Task
+
+        task: Any = Task(config, run)
+    else:
+        images = images_of(config.data, "train") if images is None else images
+        task = ImageTask(config, run, images, members, encoder)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
     keeper = Keeper(run)
     try:
-        trainer = _trainer(config, run, images, keeper, quiet)
+        trainer = _trainer(config, run, task.images, keeper, quiet)
     except MisconfigurationException as error:
         raise ValueError(
             f"accelerator={config.accelerator} devices={config.devices} precision={config.precision}: {error}; "
             "accelerator=cpu precision=32-true works everywhere"
         ) from error
-    augment = make_views(config.view_name, images.shape, images.mean, images.std)
-    stream = Stream(
-        images,
-        batch_size=config.batch_size // config.accumulate,
-        epochs=config.epochs,
-        seed=config.seed,
-        noise=config.pairs.noise,
-        views=config.pairs.views,
-        mislabelled=config.target.noise,
-        rank=trainer.global_rank,
-        world=trainer.world_size,
-        augment=augment if config.augment_in == "workers" else None,
-    )
-    pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
-    within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
-    module = Pretraining(config, images.shape, augment, stream.total, outside(config.model.encoder))
-    module.check(images)
+    if trainer.is_global_zero and task.images is not None:
+        _say(described(task.images), quiet or not announce)
+    stream, module = task.made(trainer.global_rank, trainer.world_size)
     with _owned(run, config) if trainer.is_global_zero else nullcontext():
         if run.done:  # by the process that this one waited for
             return _finished(run, quiet or not announce)
@@ -164,7 +134,7 @@ def train(config: Config, *, images: Images | None = None, quiet: bool = False, 
                 f"{run.checkpoint_file} is of step {keeper.resume_at}, and the run has {stream.total} steps; delete it "
                 "to start the run again"
             )
-        _continued(config, run, images, trainer, module, stream, keeper.resume_at, quiet)
+        _continued(config, run, task.save, trainer, module, stream, keeper.resume_at, quiet)
     if trainer.is_global_zero:
         again = quoted("gcalign", "probe", f"run={run.path}")
         _say(f"done: {run.path}\nevaluate it with: {again}", quiet or not announce)
@@ -186,10 +156,10 @@ def _owned(run: Run, config: Config) -> Iterator[None]:
 def _continued(
     config: Config,
     run: Run,
-    images: Images,
+    save: Callable[[Any], None],  # of the weights
     trainer: L.Trainer,
-    module: Pretraining,
-    stream: Stream,
+    module: Training,
+    stream: Any,  # of batches, each with its step
     resume_at: int,
     quiet: bool,
 ) -> None:
@@ -209,7 +179,7 @@ def _continued(
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
         if trainer.is_global_zero:
-            save_weights(run, config, module.encoder, module.projector, images)
+            save(module)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
@@ -239,7 +209,7 @@ class WorkerError(Exception):
     """A process that training needs is gone."""
 
 
-def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> None:
+def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
     """Lightning's loop, but Ctrl-C is a KeyboardInterrupt: Lightning makes it exit(1) and ignores the next one."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
@@ -269,13 +239,11 @@ def _fit(trainer: L.Trainer, module: Pretraining, loader: DataLoader[Batch]) -> 
         raise KeyboardInterrupt
 
 
-def _trainer(config: Config, run: Run, images: Images, keeper: Keeper, quiet: bool) -> L.Trainer:
-    watched = sys.stderr.isatty() and not quiet
-    callbacks: list[Callback] = [keeper]
-    if config.knn_every:  # before the keeper, whose checkpoint is the last that is written of a step
+def _trainer(config: Config, run: Run, images: Images | None, keeper: Keeper, quiet: bool) -> L.Trainer:
+    callbacks: list[Callback] = [keeper, Watch(config.epochs, config.log_every, shown=not quiet)]
+    # before the keeper, whose checkpoint is the last that is written of a step
+    if config.knn_every and images is not None:
         callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
-    if watched:
-        callbacks.append(RichProgressBar())
     return L.Trainer(
         max_epochs=1,  # the stream is every epoch in one
         accelerator=config.accelerator,
@@ -288,7 +256,7 @@ def _trainer(config: Config, run: Run, images: Images, keeper: Keeper, quiet: bo
         callbacks=callbacks,
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=watched,
+        enable_progress_bar=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )

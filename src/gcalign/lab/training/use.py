@@ -21,10 +21,10 @@ from gcalign.lab.evaluation import PROTOCOLS, Result, corruption_probe, domain_p
 from gcalign.lab.evaluation import probe as evaluate_encoder
 from gcalign.lab.evaluation.domains import least_squares
 from gcalign.lab.evaluation.results import options_of
-from gcalign.lab.training import baselines
+from gcalign.lab.training import baselines, pair_use
 from gcalign.lab.training.config import Data
 from gcalign.lab.training.owner import owned
-from gcalign.lab.training.runs import Run, load, weights_of
+from gcalign.lab.training.runs import Run, load_encoder, weights_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.training.typed import value_of
 from gcalign.lab.words import path_of, quoted
@@ -46,7 +46,7 @@ def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str
     return found
 
 
-def _device(given: dict[str, str]) -> str:
+def device_of(given: dict[str, str]) -> str:
     name = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1, device=name).item()  # a device without memory, meta, gives nothing back
@@ -64,7 +64,7 @@ def data_of(run: Run | None, given: dict[str, str], *, named: Data | None = None
     """
     own = named or (run.config().data if run else Data(name="scenes"))
     if run and not named:
-        _check_trusted(run, own, given, roots)
+        check_trusted(run, own, given, roots)
     data = own if given.get("data", own.name) == own.name else Data(name=given["data"], on_error=own.on_error)
     # scenes have one size, and are small enough for any encoder
     size = weights_of(run)[2][1] if run and data.name != "scenes" else None
@@ -74,7 +74,7 @@ def data_of(run: Run | None, given: dict[str, str], *, named: Data | None = None
     return dataclasses.replace(data, **changed)
 
 
-def _check_trusted(run: Run, own: Data, given: dict[str, str], roots: Sequence[Path]) -> None:
+def check_trusted(run: Run, own: Data, given: dict[str, str], roots: Sequence[Path] = ()) -> None:
     """That what is about to be read or fetched was named by the user: here, or in the command that made the run."""
     asked = []
     if given.get("data", own.name) == own.name:
@@ -94,14 +94,16 @@ def _is_within(root: str, roots: Sequence[Path]) -> bool:
     return any(place.is_relative_to(folder.resolve()) for folder in roots)
 
 
-def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
+def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | pair_use.Retrieved:
     """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results.
 
     `run=pixels` and `run=untrained` are what a run is compared with: `like=runs/…` takes the model, seed and data of
     that run, `model.*`, `seed` and `data.*` say them in the words of `gcalign train`. On its own data a run is fitted
     on as many images as it was trained on, and tested on the whole test split; so is a baseline, whose `data.limit` is
-    that of training. For a run, `data.limit` takes so many of each.
+    that of training. For a run, `data.limit` takes so many of each. A run on pairs has protocols of its own.
     """
+    if pair_use.is_paired(overrides):
+        return pair_use.probe(overrides)
     fits = [*(protocol.fit for protocol in PROTOCOLS.values()), least_squares]
     options = {name for fit in fits for name in options_of(fit)} - {"encoder", "device"}
     known = ("run", "encoder", "protocol", "seed", "device", *baselines.WORDS, *DATA, *sorted(options))
@@ -111,7 +113,7 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
     # a baseline's seed is that of its weights; the protocol's stays 0, as for runs of any seed
     seed = "0" if baseline else given.get("seed", "0")
     asked["seed"] = count("seed", value_of("seed", seed), "any whole number from 0", least=0)
-    device = _device(given)
+    device = device_of(given)
     run = None if baseline else Run.at(given["run"])
     model = baseline.like if baseline else run
     data = data_of(model, given)
@@ -141,7 +143,7 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result:
 
 def _loaded(run: Run, encoder: str | None) -> Callable[[Images], nn.Module]:
     """The run's encoder, whatever the images."""
-    network = load(run.path, encoder=encoder)
+    network = load_encoder(run.path, encoder=encoder)
     return lambda images: network
 
 
@@ -197,8 +199,10 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     """`run=… data=…`: features of any data set or folder as a parquet file (index, image, label, domain, f0 … fD).
 
     `split=` is all of a data set that comes undivided, else train, unless given; `corruption=` and `severity=` choose
-    from cifar10c.
+    from cifar10c. Of a run on pairs, `column=` is the side.
     """
+    if pair_use.is_paired(overrides):
+        return pair_use.embed(overrides, output)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -206,11 +210,11 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     path = path_of(output)
     if path.suffix != ".parquet" or not path.resolve().parent.is_dir():
         raise ValueError(f"-o {output} must be a .parquet file in a folder that exists")
-    device, run = _device(given), Run.at(given["run"])
+    device, run = device_of(given), Run.at(given["run"])
     data = data_of(run, given)
     more = {key: value_of(key, given[key]) for key in ("corruption", "severity") if key in given}
     images = images_of(data, given.get("split", _whole(data.name)), **more)
-    features = extract(load(run.path, encoder=given.get("encoder")), images, device=device, progress=progress)
+    features = extract(load_encoder(run.path, encoder=given.get("encoder")), images, device=device, progress=progress)
     columns: dict[str, Any] = {"index": list(range(len(images)))}
     if images.places:
         columns["image"] = list(images.places)

@@ -1,0 +1,298 @@
+"""Writes the pages that follow from the code: configuration.md, command-line.md, architecture.md and architecture.svg.
+
+python docs/generate.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import gcalign
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = Path(gcalign.__file__).parent
+NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n\n"
+
+# --- configuration --------------------------------------------------------------------------------------------
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def configuration() -> str:
+    """Every option of `gcalign train`, of each method, and the recipes."""
+    from gcalign.lab.training import keys
+    from gcalign.lab.training.config import COMMON, DATA
+    from gcalign.lab.training.recipes import RECIPES
+
+    rows = [(f"`{key.name}`", f"`{key.default}`", key.meaning) for key in keys.every()]
+    methods = [
+        (f"`{name}`", ", ".join(f"`method.{key}={value}`" for key, value in own))
+        for name, own in keys.options().items()
+    ]
+    recipes = [
+        (f"`{name}`", ", ".join(f"`{word}`" for word in _words(content)) or "the defaults above")
+        for name, content in RECIPES.items()
+    ]
+    return f"""# Configuration
+
+{NOTE}A run is described by words `key=value`, in any order: `gcalign train method=gca-uot data=cifar10 epochs=15`. What is left out has its default. An unknown key or a value out of range is an
+error before anything is written. `gcalign train --help` prints the same keys; `dry=true` shows the resolved run and stops. The folder of a run has the hash of all options that decide its weights.
+
+* `method=` is one of {", ".join(f"`{name}`" for name in BUILT_IN)}, or a method of your own.
+* `data=` is one of {", ".join(f"`{name}`" for name in DATA)}, or any name on the Hugging Face hub, such as `owner/name`.
+* `recipe=` gives the paper's settings of a data set; see below. Other words change them.
+* Lists are written `method.relax=[2.0,2.0]`, nothing is `null`.
+
+## Options of a run
+
+{_table(("option", "default", "meaning"), rows)}
+
+## Options of the methods
+
+All methods also take {", ".join(f"`method.{name}`" for name in COMMON)}, with the defaults of `gcalign.Alignment`.
+
+{_table(("method", "own options, with defaults"), methods)}
+
+## Recipes
+
+{_table(("recipe", "sets"), recipes)}
+"""
+
+
+BUILT_IN = [name for name, made in gcalign.methods._REGISTRY.items() if made.__module__ == "gcalign.methods"]
+
+
+def _words(content: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _words(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={value}"
+
+
+# --- command line ---------------------------------------------------------------------------------------------
+
+
+def command_line() -> str:
+    """Every command with its arguments, from the parser itself."""
+    from gcalign.cli import parser
+
+    parts = []
+    for name, command in _commands(parser()):
+        parts.append(_command(f"gcalign {name}", command, level=2))
+        for below, inner in _commands(command):
+            parts.append(_command(f"gcalign {name} {below}", inner, level=3))
+    return f"""# Command line
+
+{NOTE}`gcalign COMMAND --help` prints what is here. Options of training are words `key=value`: [Configuration](configuration.md).
+
+**Exit codes**: 0, the command ran, whatever its result; 2, an error, printed as one line with its remedy; 130, interrupted.
+
+**Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows as JSON; `--json -` writes only JSON to standard output. `NO_COLOR=1`
+prints without colours. A table takes the width of the terminal; where the output is a file, `COLUMNS` has no effect and tables are wide.
+
+{"".join(parts).rstrip()}
+"""
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def _command(name: str, parser: argparse.ArgumentParser, level: int) -> str:
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
+            continue
+        metavar = action.metavar or action.dest
+        shown = metavar if isinstance(metavar, str) else " ".join(metavar)
+        if action.option_strings:
+            shown = ", ".join(action.option_strings) + (f" {shown}" if action.nargs != 0 else "")
+        rows.append((f"`{shown}`", (action.help or "") % {"default": action.default, "prog": parser.prog}))
+    about, epilog = parser.description or "", (parser.epilog or "").strip()
+    text = f"{'#' * level} {name}\n\n{about}\n\n"
+    if rows:
+        text += _table(("argument", "meaning"), rows) + "\n\n"
+    return text + (f"```\n{epilog}\n```\n\n" if epilog else "")
+
+
+# --- modules --------------------------------------------------------------------------------------------------
+
+WHOLE = ("interop", "auditing", "transport.operators")  # drawn as one box; so is each folder of the lab
+SKIPPED = ("__main__", "__init__", "lab", "transport")
+COLOURS = {"core": ("#E3F0F8", "#0072B2"), "transport": ("#FBEADF", "#D55E00"), "lab": ("#E0F3EC", "#009E73")}
+
+
+def box_of(parts: list[str]) -> str:
+    """The box in which a module is drawn: itself, or its folder."""
+    parts = [part for part in parts if part != "__init__"] or ["__init__"]
+    if parts[0] == "lab":
+        return ".".join(parts[:2])
+    return next((whole for whole in WHOLE if ".".join(parts).startswith(whole)), ".".join(parts))
+
+
+def imports() -> dict[str, set[str]]:
+    """Which box imports which, read from the source."""
+    names = {".".join(p.relative_to(PACKAGE).with_suffix("").parts) for p in PACKAGE.rglob("*.py")}
+    found: dict[str, set[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        here = box_of(list(path.relative_to(PACKAGE).with_suffix("").parts))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):  # what is imported for type checkers alone is no dependency
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+                node.body = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gcalign":
+                base = (node.module or "").removeprefix("gcalign").lstrip(".")
+                for alias in node.names:
+                    full = f"{base}.{alias.name}".lstrip(".")
+                    other = full if full in names or f"{full}.__init__" in names else base
+                    if other:
+                        found.setdefault(here, set()).add(box_of(other.split(".")))
+        found.setdefault(here, set())
+    return {
+        box: {o for o in others if o != box and o not in SKIPPED} for box, others in found.items() if box not in SKIPPED
+    }
+
+
+def is_lab(box: str) -> bool:
+    return box.startswith("lab.") or box == "cli"
+
+
+def heights(graph: dict[str, set[str]]) -> dict[str, int]:
+    """How many boxes stand below each, one on another."""
+    known: dict[str, int] = {}
+
+    def height(box: str) -> int:
+        if box not in known:
+            known[box] = 1 + max(map(height, graph[box]), default=-1)
+        return known[box]
+
+    for box in sorted(graph):
+        height(box)
+    return known
+
+
+def needed(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """The arrows that do not follow from others."""
+
+    def reach(box: str, seen: set[str]) -> set[str]:
+        for other in graph.get(box, ()):
+            if other not in seen:
+                seen.add(other)
+                reach(other, seen)
+        return seen
+
+    below = {box: reach(box, set()) for box in graph}
+    return sorted(
+        (a, b) for a in graph for b in graph[a] if not any(b in below[c] for c in graph[a] - {b} if c in below)
+    )
+
+
+def architecture_svg() -> str:
+    """Boxes in rows, each above all that it imports; the lab above the library, without the arrows between them."""
+    every = imports()
+    graph = {box: {o for o in others if is_lab(o) == is_lab(box)} for box, others in every.items()}
+    level, width, row, tall = heights(graph), 1080, 66, 30
+    library = max(k for box, k in level.items() if not is_lab(box))
+    level = {box: k + (library + 1 if is_lab(box) else 0) for box, k in level.items()}
+    top = max(level.values())
+    rows = {k: sorted(box for box in level if level[box] == k) for k in range(top + 1)}
+    wide = {box: 8.1 * len(_short(box)) + 18 for box in level}
+    place: dict[str, tuple[float, float]] = {}
+    for k in range(top + 1):
+        boxes = rows[k]
+
+        def wanted(box: str) -> float:
+            under = [place[o][0] for o in graph[box] if o in place]
+            return sum(under) / len(under) if under else 0
+
+        boxes.sort(key=lambda box: (wanted(box), box))
+        gap = (width - sum(wide[b] for b in boxes)) / (len(boxes) + 1)
+        x = gap
+        for box in boxes:
+            place[box] = (x + wide[box] / 2, 20 + (top - k) * row)
+            x += wide[box] + gap
+    lines = []
+    for a, b in needed(graph):
+        (x1, y1), (x2, y2) = place[a], place[b]
+        y1, middle = y1 + tall, (y1 + tall + y2) / 2
+        lines.append(f'<path d="M{x1:.0f} {y1:.0f}C{x1:.0f} {middle:.0f} {x2:.0f} {middle:.0f} {x2:.0f} {y2:.0f}"/>')
+    marks = []
+    for box, (x, y) in place.items():
+        face, edge = COLOURS[
+            "lab" if box.startswith("lab.") or box == "cli" else "transport" if box.startswith("transport") else "core"
+        ]
+        marks.append(
+            f'<rect x="{x - wide[box] / 2:.0f}" y="{y:.0f}" width="{wide[box]:.0f}" height="{tall}" rx="5" fill="{face}" stroke="{edge}"/>'
+            f'<text x="{x:.0f}" y="{y + 20:.0f}">{escape(_short(box))}</text>'
+        )
+    height, line = 20 + (top + 1) * row, 20 + (top - library) * row - 18
+    said = "the lab imports the library, never the reverse"
+    lines.append(f'<path d="M0 {line}H{width}" stroke="#009E73" stroke-dasharray="6 5"/>')
+    marks.append(f'<text x="{width - 190}" y="{line + 17}" fill="#00694d" font-size="12">{said}</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="Modules, each above those that it imports">\n'
+        f'<rect width="{width}" height="{height}" fill="#fff"/>\n<g fill="none" stroke="#8a8a90" stroke-width="1" stroke-opacity="0.75">\n'
+        + "\n".join(lines)
+        + '\n</g>\n<g font-family="DejaVu Sans Mono, monospace" font-size="13" text-anchor="middle">\n'
+        + "\n".join(marks)
+        + "\n</g>\n</svg>\n"
+    )
+
+
+def _short(box: str) -> str:
+    return box.removeprefix("transport.").removeprefix("lab.") if box != "transport.operators" else "operators/"
+
+
+def architecture() -> str:
+    """The page of the picture, with the first sentence of each module."""
+    rows = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        if name.split(".")[-1] not in ("__init__", "__main__") and not name.startswith("lab."):
+            rows.append((f"`{name}`", about.partition("\n\n")[0].partition("\n")[0]))
+    return f"""# Modules
+
+{NOTE}One module for each symbol of the paper (blue), a small engine that solves and differentiates the objective (orange), and a lab that uses both (green). Each box stands above all that it
+imports. Imports that follow from others are left out. The picture is made from the imports themselves; `tests/test_architecture.py` refuses an import that points upward.
+
+![Modules of gcalign in rows, each above those that it imports](architecture.svg)
+
+[Life of a call](life-of-a-call.md) follows one call through them.
+
+## The library
+
+{_table(("module", "what it is"), rows)}
+"""
+
+
+PAGES = {
+    "configuration.md": configuration,
+    "command-line.md": command_line,
+    "architecture.md": architecture,
+    "architecture.svg": architecture_svg,
+}
+
+
+def write(folder: Path) -> None:
+    """Write all of them."""
+    for name, made in PAGES.items():
+        (folder / name).write_text(made(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)

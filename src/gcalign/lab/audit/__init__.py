@@ -1,0 +1,1 @@
+"""`gcalign audit`: which pairs are wrong, from files or from a run."""

@@ -1,0 +1,145 @@
+"""`gcalign audit`: reads both sides, or cross-fits a run; prints the summary, writes ranking, page and weights."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gcalign.auditing.calibration import separation
+from gcalign.auditing.pairs import audit as audited
+from gcalign.auditing.result import Audit
+from gcalign.errors import count
+from gcalign.lab import files
+from gcalign.lab.audit import inputs
+from gcalign.lab.audit.arguments import WARNING
+from gcalign.lab.audit.outputs import TABLES, checked, write_table, write_weights
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Pairs to audit, with what is known of them."""
+
+    title: str
+    a: Any  # [n, D]
+    b: Any  # [n, D]
+    folds: Any = None  # [n]
+    names: Sequence[str] | None = None
+    first: Sequence[Any] | None = None
+    second: Sequence[Any] | None = None
+    note: str = ""
+    wrong: torch.Tensor | None = None  # [n] where mismatches are known, because they were made on purpose
+
+
+def audit(args: argparse.Namespace) -> None:
+    """Audit what was named. Everything is read and checked before anything is written."""
+    table = checked("-o", args.output, TABLES)
+    page, weights = checked("--html", args.html, (".html",)), checked("--feedback", args.feedback, (".npy",))
+    count("--worst", args.worst, "pairs on the page")
+    assert table is not None
+    shown = sys.stderr.isatty()
+    if any("=" in word and not Path(word.rpartition(":")[0] or word).exists() for word in args.inputs):
+        subject = _of_run(args, shown)
+    else:
+        subject = _of_files(args)
+        print(f"note: {WARNING}", file=sys.stderr)
+    options = {name: getattr(args, name) for name in ("score", "eps", "relax", "batch", "passes", "seed")}
+    try:
+        found = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
+    except (ValueError, TypeError) as error:
+        raise ValueError(_named(str(error), args.inputs)) from error
+    _write(found, subject, table, page, weights, args.worst)
+    print(found)
+    if subject.wrong is not None:
+        print(_known(found, subject.wrong))
+    for path in (table, page, weights):
+        if path is not None:
+            print(f"written: {path}")
+
+
+def _of_files(args: argparse.Namespace) -> Subject:
+    if len(args.inputs) != 2:
+        raise ValueError(
+            f"{len(args.inputs)} inputs were given; an audit takes two files of embeddings, a.npy b.npy, or run=runs/…"
+        )
+    a, b = map(inputs.embeddings, args.inputs)
+    n = len(a)
+    if n != len(b):
+        raise ValueError(
+            f"{args.inputs[0]} has {n} rows and {args.inputs[1]} has {len(b)}; row i of both must be one pair: give "
+            "files of the same length"
+        )
+    return Subject(
+        title=f"Pairs of {Path(args.inputs[0]).name} and {Path(args.inputs[1]).name}",
+        a=a,
+        b=b,
+        folds=None if args.folds is None else torch.tensor(inputs.vector(args.folds, n)),
+        names=None if args.ids is None else inputs.ids(args.ids, n),
+        first=None if args.show_a is None else inputs.items(args.show_a, n),
+        second=None if args.show_b is None else inputs.items(args.show_b, n),
+        note=WARNING,
+    )
+
+
+def _named(said: str, inputs: Sequence[str]) -> str:
+    """What is wrong with a side, by the name of its file."""
+    for side, name in zip(("a", "b"), inputs, strict=False):
+        for after in ("[", " of dtype"):
+            if said.startswith(f"{side}{after}"):
+                return f"{name}{said[1:]}"
+    return said
+
+
+def _of_run(args: argparse.Namespace, shown: bool) -> Subject:
+    from gcalign.lab.audit.crossfit import crossfitted
+
+    for name in ("ids", "show_a", "show_b", "folds"):
+        if getattr(args, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is for files of embeddings; a run brings its own")
+    found = crossfitted(args.inputs, progress=shown)
+    note = f"Cross-fitted: each of {found.folds_made} folds was embedded by a model that never saw its pairs."
+    return Subject(
+        title=found.title,
+        a=found.a,
+        b=found.b,
+        folds=found.folds,
+        names=found.names,
+        first=found.images("first"),
+        second=found.images("second"),
+        note=note,
+        wrong=found.wrong if bool(found.wrong.any()) else None,
+    )
+
+
+def _known(found: Audit, wrong: torch.Tensor) -> str:
+    """How well mismatches that were made on purpose were found."""
+    told = separation(found.suspicion[wrong], found.suspicion[~wrong]) if not bool(wrong.all()) else 0.5
+    flagged = wrong[found.flagged]
+    precision = f"{float(flagged.double().mean()):.2f}" if len(flagged) else "–"
+    recall = float(found.flagged[wrong].double().mean())
+    return (
+        f"known mismatches: {float(wrong.double().mean()):.1%}; AUROC {told:.3f}, precision {precision} and recall "
+        f"{recall:.2f} at the threshold"
+    )
+
+
+def _write(found: Audit, subject: Subject, table: Path, page: Path | None, weights: Path | None, worst: int) -> None:
+    """All files, each whole or not at all; the page is made before the first of them is written."""
+    text = None
+    if page is not None:
+        from gcalign.lab.audit.page import rendered
+
+        about = {"names": subject.names, "first": subject.first, "second": subject.second, "note": subject.note}
+        command = "gcalign " + shlex.join(sys.argv[1:])
+        text = rendered(found, subject.title, worst=worst, commands=[command], **about)  # type: ignore[arg-type]
+    write_table(table, found, subject.names)
+    if page is not None and text is not None:
+        files.write(page, text)
+    if weights is not None:
+        write_weights(weights, found)

@@ -1,0 +1,204 @@
+"""Embeddings, ids and items to show, from npy, npz, parquet, safetensors and text files. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcalign.errors import did_you_mean
+
+EMBEDDINGS = (".npy", ".npz", ".parquet", ".safetensors")
+ITEMS = (".parquet", ".txt")
+
+
+@dataclass(frozen=True)
+class Place:
+    """FILE or FILE:NAME, where NAME is an array or a column of the file."""
+
+    path: Path
+    name: str | None
+
+    @staticmethod
+    def of(text: str, suffixes: Sequence[str]) -> Place:
+        whole = Path(text)
+        path, name = (
+            (whole, None) if whole.exists() else (Path(text.rpartition(":")[0] or text), text.rpartition(":")[2])
+        )
+        if name == text:
+            name = None
+        if path.suffix not in suffixes:
+            raise ValueError(f"{text} must be a {', '.join(suffixes)} file, or FILE:NAME for an array or column in it")
+        if not path.is_file():
+            raise ValueError(f"{path} does not exist; give a {', '.join(suffixes)} file")
+        return Place(path, name)
+
+    def __str__(self) -> str:
+        return str(self.path) if self.name is None else f"{self.path}:{self.name}"
+
+    def chosen(self, names: Sequence[str]) -> str:
+        """The name that was given, or the only one there is."""
+        if self.name is None and len(names) == 1:
+            return names[0]
+        if self.name is None:
+            listed = ", ".join(names[:20]) or "nothing"
+            raise ValueError(f"{self.path} has several arrays or columns ({listed}); say which: {self.path}:NAME")
+        if self.name not in names:
+            raise ValueError(f"{self.path} has no {self.name!r}; {did_you_mean(self.name, names)}")
+        return self.name
+
+
+def embeddings(text: str) -> Any:  # [n, D], a numpy array or a tensor
+    """The embeddings of one side; arrays in npy files stay on disk."""
+    place = Place.of(text, EMBEDDINGS)
+    read = {".npy": _npy, ".npz": _npz, ".parquet": _columns, ".safetensors": _safetensors}[place.path.suffix]
+    found = read(place)
+    if len(found.shape) != 2 or 0 in found.shape:
+        raise ValueError(f"{place} has the shape {tuple(found.shape)}; it must be [n, D], an embedding in each row")
+    return found
+
+
+def vector(text: str, n: int) -> Any:  # [n]
+    """A whole number for each pair, from an npy file."""
+    place = Place.of(text, (".npy",))
+    found = _npy(place)
+    if found.shape != (n,) or found.dtype.kind not in "iu":
+        raise ValueError(f"{place} has the shape {found.shape} and {found.dtype}; it must have {n} whole numbers")
+    return found
+
+
+def _npy(place: Place) -> Any:
+    if place.name is not None:
+        raise ValueError(f"{place}: an npy file holds one array; leave :{place.name} out")
+    return _unpickled(place, lambda: np.load(place.path, mmap_mode="r", allow_pickle=False))
+
+
+def _npz(place: Place) -> Any:
+    with _unpickled(place, lambda: np.load(place.path, allow_pickle=False)) as archive:
+        name = place.chosen(archive.files)
+        return _unpickled(place, lambda: archive[name])
+
+
+def _unpickled(place: Place, read: Any) -> Any:
+    try:
+        return read()
+    except (ValueError, OSError, EOFError) as error:
+        said = " ".join(str(error).split())
+        if "pickle" in said.lower() or "Python objects" in said:
+            raise ValueError(
+                f"{place} holds Python objects, and reading those would run code from the file; it must hold plain "
+                "numbers: save it again with np.save(path, array.astype('float32'))"
+            ) from None
+        raise ValueError(f"{place} cannot be read ({said}); write it again with np.save or np.savez") from None
+
+
+def _safetensors(place: Place) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(place.path, framework="pt") as file:
+            return file.get_tensor(place.chosen(list(file.keys())))
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{place} cannot be read ({error}); write it again with safetensors.torch.save_file") from None
+
+
+def _table(place: Place, names: Sequence[str] | None = None) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(place.path, columns=names)
+    except (pa.ArrowException, OSError) as error:
+        said = str(error).splitlines()[0]
+        raise ValueError(f"{place.path} cannot be read as parquet ({said}); write it again") from None
+
+
+def _schema(place: Place) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_schema(place.path)
+    except (pa.ArrowException, OSError) as error:
+        said = str(error).splitlines()[0]
+        raise ValueError(f"{place.path} cannot be read as parquet ({said}); write it again") from None
+
+
+def _columns(place: Place) -> Any:
+    """A column of lists, or columns f0, f1 … as `gcalign embed` writes them."""
+    import pyarrow as pa
+
+    schema = _schema(place)
+    numbered = sorted((n for n in schema.names if re.fullmatch(r"f\d+", n)), key=lambda n: int(n[1:]))
+    if place.name is None and numbered:
+        table = _table(place, numbered)
+        for name in numbered:
+            _full(place, name, table[name])
+        return np.stack([table[name].to_numpy() for name in numbered], axis=1)
+    lists = [field.name for field in schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)]
+    if not lists:
+        raise ValueError(f"{place} has no embeddings; it must have a column of lists, or columns f0, f1 …")
+    name = place.chosen(lists)
+    column = _table(place, [name])[name]
+    _full(place, name, column)
+    joined = column.combine_chunks()
+    values = joined.flatten().to_numpy(zero_copy_only=False)
+    lengths = set(joined.value_lengths().to_pylist())
+    if len(lengths) != 1:
+        raise ValueError(f"{place} has lists of {min(lengths)} to {max(lengths)} numbers; all must have one length")
+    return values.reshape(len(joined), lengths.pop())
+
+
+def _full(place: Place, name: str, column: Any) -> None:
+    if len(column) == 0:
+        raise ValueError(f"{place.path}:{name} is empty; an audit needs a row for each pair")
+    if column.null_count:
+        first = next(k for k, valid in enumerate(column.is_valid().to_pylist()) if not valid)
+        raise ValueError(
+            f"{place.path}:{name} is empty in {column.null_count} of {len(column)} rows, first in row {first}; every "
+            "row must have a value: fill it, or leave these pairs out on both sides"
+        )
+
+
+def ids(text: str, n: int) -> list[str]:
+    """A name for each pair, none of them twice."""
+    found = [str(value) for value in _items(Place.of(text, ITEMS), n)]
+    seen: dict[str, int] = {}
+    for k, value in enumerate(found):
+        if value in seen:
+            raise ValueError(
+                f"{text} has the id {value!r} in rows {seen[value]} and {k}; an id must name one pair: make them unique"
+            )
+        seen[value] = k
+    return found
+
+
+def items(text: str, n: int) -> list[Any]:
+    """What is shown for each pair: texts, or images as bytes."""
+    return [_shown(value) for value in _items(Place.of(text, ITEMS), n)]
+
+
+def _items(place: Place, n: int) -> list[Any]:
+    if place.path.suffix == ".txt":
+        try:
+            values: list[Any] = place.path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{place} is not UTF-8 ({error.reason}); save it again as UTF-8") from None
+    else:
+        name = place.chosen(list(_schema(place).names))
+        column = _table(place, [name])[name]
+        _full(place, name, column)
+        values = column.to_pylist()
+    if len(values) != n:
+        raise ValueError(f"{place} has {len(values)} rows for {n} pairs; it must have a row for each pair")
+    return values
+
+
+def _shown(value: Any) -> str | bytes:
+    if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):  # an image, as the datasets library stores it
+        return bytes(value["bytes"])
+    return value if isinstance(value, (str, bytes)) else str(value)

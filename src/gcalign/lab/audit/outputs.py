@@ -1,0 +1,69 @@
+"""An audit as CSV, JSON, parquet and weights: whole files or none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcalign.auditing.result import Audit
+from gcalign.lab import files
+
+TABLES = (".csv", ".json", ".parquet")
+
+
+def checked(option: str, path: str | None, suffixes: Sequence[str]) -> Path | None:
+    """The path, if a file can be put there: better known before the work than after it."""
+    if path is None:
+        return None
+    found = Path(path)
+    if found.suffix not in suffixes or found.is_dir() or not found.resolve().parent.is_dir():
+        raise ValueError(f"{option} {path} must be a {', '.join(suffixes)} file in a folder that exists")
+    return found
+
+
+def columns(audit: Audit, names: Sequence[str] | None) -> dict[str, list[Any]]:
+    """The ranking; pairs by their ids if they have some."""
+    table = {name: values.tolist() for name, values in audit.table().items()}
+    if names is not None:
+        for column in ("pair", "other"):
+            table[column] = [names[k] for k in table[column]]
+    return table
+
+
+def write_table(path: Path, audit: Audit, names: Sequence[str] | None) -> None:
+    """The ranking in the format of the suffix."""
+    table = columns(audit, names)
+    if path.suffix == ".csv":
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(table)
+        rounded = (
+            [f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in zip(*table.values(), strict=True)
+        )
+        writer.writerows(rounded)
+        files.write(path, text.getvalue())
+    elif path.suffix == ".json":
+        rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        content = {"summary": audit.summary(), "pairs": rows}
+        files.write(path, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        about = {"gcalign": json.dumps(audit.summary(), allow_nan=False)}
+        buffer = pa.BufferOutputStream()
+        pq.write_table(pa.table(table).replace_schema_metadata(about), buffer)
+        files.write(path, buffer.getvalue().to_pybytes())
+
+
+def write_weights(path: Path, audit: Audit) -> None:
+    """The weight of each pair, in the order of the pairs, as npy."""
+    buffer = io.BytesIO()
+    np.save(buffer, audit.weights.numpy().astype(np.float32), allow_pickle=False)
+    files.write(path, buffer.getvalue())

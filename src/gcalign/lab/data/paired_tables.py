@@ -1,0 +1,244 @@
+"""Tables of pairs as they are stored: parquet, CSV or JSON lines that name files, or npz; read column by column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcalign.errors import did_you_mean
+from gcalign.lab import files
+from gcalign.lab.data.encoded import Arrays, Encoded, Files
+from gcalign.lab.data.files import SUFFIXES
+from gcalign.lab.data.tables import Parquet, _chunks
+from gcalign.lab.limits import within
+
+TABLES = ("metadata.csv", "metadata.jsonl", "pairs.csv", "pairs.jsonl", "pairs.parquet", "pairs.npz")  # of a folder
+
+
+class Table(ABC):
+    """Named columns of one length."""
+
+    origin: str
+    columns: tuple[str, ...]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def kind(self, column: str) -> str:
+        """image, text, array, or what else the column holds."""
+
+    @abstractmethod
+    def values(self, column: str) -> list[Any]:
+        """Texts, lists of texts, or numbers, one for each row; None where there is none."""
+
+    @abstractmethod
+    def images(self, column: str) -> Encoded:
+        """The images of a column, not decoded yet."""
+
+    def where(self, row: int) -> str:
+        return f"{self.origin} row {row}"
+
+    def check(self, column: str, key: str) -> None:
+        if column not in self.columns:
+            raise ValueError(
+                f"{key}={column}: {self.origin} has no such column; {did_you_mean(column, map(str, self.columns))}"
+            )
+
+
+class Stored(Table):
+    """A parquet file; images are bytes, or {bytes, path} as Hugging Face writes them."""
+
+    def __init__(self, path: Path) -> None:
+        self.parquet, self.origin = Parquet([path]), str(path)
+        self.columns = self.parquet.schema.columns
+        self._arrow = Parquet._open(path).schema_arrow
+
+    def __len__(self) -> int:
+        return len(self.parquet)
+
+    def kind(self, column: str) -> str:
+        import pyarrow as pa
+
+        found = self._arrow.field(column).type
+        if column in self.parquet.schema.images:
+            return "image"
+        if pa.types.is_dictionary(found):
+            found = found.value_type
+        inner = found
+        while pa.types.is_list(inner) or pa.types.is_large_list(inner) or pa.types.is_fixed_size_list(inner):
+            inner = inner.value_type
+        if pa.types.is_string(inner) or pa.types.is_large_string(inner):
+            return "text"
+        return "array" if pa.types.is_integer(inner) or pa.types.is_floating(inner) else str(found)
+
+    def values(self, column: str) -> list[Any]:
+        if column not in self.parquet.schema.nested:
+            return list(self.parquet.values(column).to_pylist())
+        opened = Parquet._open(self.parquet.files[0])
+        for chunk in _chunks(opened.metadata, column):
+            within("TABLE_BYTES", chunk.total_uncompressed_size, f"the number of bytes of {column!r} of {self.origin}")
+        return list(opened.read(columns=[column]).column(column).to_pylist())
+
+    def images(self, column: str) -> Encoded:
+        self.parquet.image = column
+        return self.parquet
+
+
+class Named(Table):
+    """Rows of texts, numbers and lists; texts that end like images or .npy are files beside the table."""
+
+    def __init__(self, path: Path, rows: list[dict[str, Any]]) -> None:
+        self.origin, self.folder, self.rows = str(path), path.parent, rows
+        if not rows:
+            raise ValueError(f"{path} has no rows; a table of pairs needs a row for each pair")
+        self.columns = tuple(dict.fromkeys(name for row in rows for name in row))
+        for k, row in enumerate(rows):
+            if len(row) != len(self.columns):
+                missing = sorted(set(self.columns) - row.keys())
+                raise ValueError(
+                    f"{self.where(k)} has {len(row)} of {len(self.columns)} columns ({', '.join(missing)} missing); "
+                    "every row must have them all: mend the row"
+                )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _ends(self, column: str, suffixes: tuple[str, ...]) -> bool:
+        found = [row[column] for row in self.rows]
+        return all(isinstance(value, str) and value.lower().endswith(suffixes) for value in found)
+
+    def kind(self, column: str) -> str:
+        if self._ends(column, SUFFIXES):
+            return "image"
+        if self._ends(column, (".npy",)):
+            return "array"
+        first = next((row[column] for row in self.rows if row[column] not in (None, [])), "")
+        while isinstance(first, list) and first:
+            first = first[0]
+        return "text" if isinstance(first, str) else "array" if isinstance(first, (int, float)) else str(type(first))
+
+    def values(self, column: str) -> list[Any]:
+        if not self._ends(column, (".npy",)):
+            return [row[column] for row in self.rows]
+        return [_npy(path) for path in self._paths(column)]
+
+    def images(self, column: str) -> Encoded:
+        return Files(self._paths(column))
+
+    def _paths(self, column: str) -> list[Path]:
+        """Files within the folder of the table: what a table names elsewhere is not read."""
+        found = []
+        for k, row in enumerate(self.rows):
+            path = self.folder / row[column]
+            if not path.resolve().is_relative_to(self.folder.resolve()):
+                raise ValueError(
+                    f"{self.where(k)}: {column}={row[column]!r} is outside {self.folder}; a table names files within "
+                    "its own folder: move them there"
+                )
+            if not path.is_file():
+                raise ValueError(
+                    f"{self.where(k)}: {column}={row[column]!r} is no file in {self.folder}; add it, or drop the row"
+                )
+            found.append(path)
+        return found
+
+
+class Zipped(Table):
+    """An npz file: [N, D] numbers, [N, H, W, 3] images of uint8, [N] texts. Nothing in it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.origin = str(path)
+        try:
+            with zipfile.ZipFile(path) as packed:
+                size = sum(part.file_size for part in packed.infolist())
+            within("ARRAY_BYTES", size, f"the number of bytes of {path}, unpacked,")
+            with np.load(path, allow_pickle=False) as opened:
+                self.arrays = {name: opened[name] for name in opened.files}
+        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+            raise ValueError(f"{path} is not a readable .npz file of plain arrays ({error}); save it again") from error
+        self.columns = tuple(self.arrays)
+        lengths = {name: len(array) if array.ndim else 0 for name, array in self.arrays.items()}
+        if len(set(lengths.values())) != 1:
+            said = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+            raise ValueError(f"{path}: {said} rows; row i of all arrays must be one pair: give them the same length")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def kind(self, column: str) -> str:
+        array = self.arrays[column]
+        if array.dtype == np.uint8 and (array.ndim == 4 and array.shape[3] == 3):
+            return "image"
+        if array.dtype.kind == "U" and array.ndim == 1:
+            return "text"
+        return "array" if array.dtype.kind in "fiu" else f"{array.dtype} {list(array.shape)}"
+
+    def values(self, column: str) -> list[Any]:
+        return list(self.arrays[column].tolist() if self.kind(column) == "text" else self.arrays[column])
+
+    def images(self, column: str) -> Encoded:
+        return Arrays(self.arrays[column], self.origin)
+
+
+def _npy(path: Path) -> Any:
+    try:
+        within("ARRAY_BYTES", path.stat().st_size, f"the number of bytes of {path}")
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} is not a readable .npy file of numbers ({error}); save it again") from error
+
+
+def opened(root: Path) -> Table:
+    """The table at this path, or the one in this folder."""
+    if root.is_dir():
+        found = [root / name for name in TABLES if (root / name).is_file()]
+        found = found or sorted(path for path in root.iterdir() if path.suffix == ".parquet" and path.is_file())
+        if len(found) != 1:
+            have = f"{len(found)} tables ({', '.join(path.name for path in found)})" if found else "no table of pairs"
+            raise ValueError(f"data.root={root} has {have}; one is needed, called {' or '.join(TABLES)}: name the file")
+        root = found[0]
+    if not root.is_file():
+        raise ValueError(f"data.root={root} does not exist; name a .parquet, .csv, .jsonl or .npz file, or its folder")
+    if root.suffix == ".parquet":
+        table: Table = Stored(root)
+    elif root.suffix == ".npz":
+        table = Zipped(root)
+    elif root.suffix in (".csv", ".jsonl"):
+        table = Named(root, _rows(root))
+    else:
+        raise ValueError(f"data.root={root} must end in .parquet, .csv, .jsonl or .npz; convert it to one of them")
+    within("TABLE_ROWS", len(table), f"the number of rows of {root}")
+    if not len(table):
+        raise ValueError(f"{root} has no rows; a table of pairs needs a row for each pair")
+    return table
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        text = files.read(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error}); save it as UTF-8") from error
+    rows: list[dict[str, Any]] = []
+    if path.suffix == ".csv":
+        for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True)):
+            if None in row or None in row.values():
+                raise ValueError(f"{path} row {number} has not one value for each column; mend the row")
+            rows.append(dict(row))
+        return rows
+    for number, line in enumerate(text.splitlines()):
+        if line.strip():
+            try:
+                row = files.from_json(line, finite=True)
+            except ValueError as error:
+                raise ValueError(f"{path} line {number + 1} is not JSON ({error}); mend the line") from error
+            if not isinstance(row, dict):
+                raise ValueError(f'{path} line {number + 1} is no record; write {{"column": value, …}} on each line')
+            rows.append(row)
+    return rows

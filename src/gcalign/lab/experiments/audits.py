@@ -1,0 +1,228 @@
+"""`table-audit`: how well each score finds mismatched pairs, on embeddings of several kinds; records, then a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcalign.auditing.pairs import SCORES, audit
+from gcalign.lab.audit.cells import WAYS, Clean, fixed, gaussians, mismatch
+from gcalign.lab.audit.crossfit import projected
+from gcalign.lab.audit.emoji import emoji_images, emoji_names
+from gcalign.lab.experiments.records import Record, read, write
+from gcalign.lab.experiments.registry import Scale
+from gcalign.lab.experiments.scales import joined
+from gcalign.lab.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments.statistics import spread
+from gcalign.lab.training.config import configured
+from gcalign.lab.training.train import images_of, train
+
+NAME = "table-audit"
+SHARES = (0.05, 0.1, 0.3, 0.5)
+PAIRS = {"tiny": 150, "small": 1500, "paper": 10_000}
+RIVALS = tuple(score for score in SCORES if score != "plan")
+LANGUAGES = (("en", "de"), ("es", "pt"))
+
+
+def table_audit(scale: Scale) -> list[Record]:
+    """AUROC of every score in every cell; the records also have average precision, threshold and share.
+
+    Each cell is filed beside the runs when it is done, and not done again.
+    """
+    filed = Path("runs") / scale.name / f"{NAME}.jsonl"
+    found = read(filed) if filed.exists() else []
+    for seed in scale.seeds:
+        for clean in _sets(scale, seed):
+            print(f"{NAME}, seed {seed}: {clean.name}, {len(clean)} pairs", file=sys.stderr, flush=True)
+            for kind, share in itertools.product(WAYS, SHARES):
+                cell = {"data": clean.name, "wrong": kind, "share": share}
+                if not any(r.seed == seed and r.labels | cell == r.labels for r in found):
+                    found += _measured(scale, clean, kind, share, seed)
+                    write(filed, found)
+    return found
+
+
+def _sets(scale: Scale, seed: int) -> Iterator[Clean]:
+    """Embeddings of each kind, as far as their data is there."""
+    n = PAIRS[scale.name]
+    yield gaussians(n, seed)
+    words = dict(word.partition("=")[::2] for word in scale.images)
+    table = Path(words.get("data.root", "")) / "emoji" / "pairs.parquet"
+    if scale.name != "tiny" and table.is_file():
+        for first, second in LANGUAGES:
+            yield emoji_names(table, first, second, n, seed)
+        yield emoji_images(table, "en", n, seed)
+    elif scale.name != "tiny":
+        print(f"{table} is not there; {NAME} goes on without emoji", file=sys.stderr, flush=True)
+    yield _views(scale, scale.images, n, seed)
+    if words["data"] != "scenes":
+        yield _views(scale, ("data=scenes", "epochs=30"), n, seed)  # they are few
+
+
+def _views(scale: Scale, images: Sequence[str], n: int, seed: int) -> Clean:
+    """Two views of test images, by a model that was trained on the training images."""
+    words = ("method=gca-ince", *scale.train, *images, f"seed={seed}", "logger=none", f"runs=runs/{scale.name}")
+    config = configured(joined(words))
+    run = train(config, quiet=True)
+    test = images_of(dataclasses.replace(config.data, limit=None), "test")
+    index = torch.randperm(len(test), generator=torch.Generator().manual_seed(seed))[:n]
+    a, b = (projected(run, config, test, index, side, views=1) for side in (0, 1))
+    labels = torch.zeros(len(index), dtype=torch.int64) if test.labels is None else test.labels[index]
+    return fixed(f"{config.data.name}, two views of test images", a, b, labels)
+
+
+def _measured(scale: Scale, clean: Clean, kind: str, share: float, seed: int) -> list[Record]:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    partners, wrong = mismatch(clean, kind, share, seed)
+    if not bool(wrong.any()) or bool(wrong.all()):
+        return []
+    a, b, folds = clean.embed(partners)
+    records = []
+    for score in SCORES:
+        found = audit(a, b, score=score, folds=folds, seed=seed)
+        suspicion = found.suspicion.double().numpy()
+        flagged = int(found.flagged.sum())
+        about = {
+            "pairs": len(clean),
+            "mismatched": _rounded(wrong.double().mean()),
+            "average_precision": _rounded(average_precision_score(wrong, suspicion)),
+            "flagged": flagged,
+            "precision": _rounded(wrong[found.flagged].double().mean()) if flagged else None,
+            "recall": _rounded(found.flagged[wrong].double().mean()),
+            "expected_precision": _rounded(found.precision) if flagged else None,
+            "share": _rounded(found.share),
+            "share_at_most": _rounded(found.share_at_most),
+            "expected_auroc": None if math.isnan(found.auroc) else _rounded(found.auroc),
+            "eps": _rounded(found.settings["eps"]) if "eps" in found.settings else None,
+        }
+        labels = {"data": clean.name, "wrong": kind, "share": share, "score": score}
+        value = _rounded(roc_auc_score(wrong, suspicion))
+        records.append(Record(NAME, scale.name, "auroc", value, labels, seed=seed, about=about))
+    return records
+
+
+def _rounded(value: float | Tensor) -> float:
+    return float(f"{float(value):.5g}")
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+HEADINGS = {"plan": "plan", "csls": "CSLS", "softmax": "softmax", "cosine": "cosine", "neighbours": "neighbours"}
+Key = tuple[str, str, float]
+
+
+def draw_audit(records: Sequence[Record], folder: Path) -> list[Path]:
+    """A row for each kind of embeddings, of mismatch, and share."""
+    if not records:
+        raise ValueError(f"{NAME} has no records to show; `gcalign reproduce {NAME} scale=small` makes some")
+    cells: dict[Key, dict[str, list[Record]]] = {}
+    for record in sorted(records, key=lambda r: r.seed or 0):
+        labels = record.labels
+        key = (labels["data"], labels["wrong"], labels["share"])
+        cells.setdefault(key, {}).setdefault(labels["score"], []).append(record)
+    order = {kind: k for k, kind in enumerate(WAYS)}
+    keys = sorted(cells, key=lambda key: (key[0], order[key[1]], key[2]))
+    rows = [_row(key, cells[key]) for key in keys]
+    header = ["embeddings", "wrong partners", "share", *(f"AUROC {name}" for name in HEADINGS.values())]
+    header += ["AP plan", "AP best other", "flagged", "precision", "expected", "share found", "at most"]
+    notes = _notes(records, cells)
+    return [*Sheet(NAME, header, rows, notes).write(folder), *_brief(keys, cells, notes).write(folder)]
+
+
+def _brief(keys: Sequence[Key], cells: Mapping[Key, Mapping[str, Sequence[Record]]], notes: Sequence[str]) -> Sheet:
+    """A row for each kind of embeddings and of mismatch: means over the shares."""
+    groups: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    for key in keys:
+        for score, records in cells[key].items():
+            groups.setdefault(key[:2], {}).setdefault(score, []).extend(records)
+    rows = []
+    for (data, kind), by in groups.items():
+        means = {score: _mean(by[score], lambda r: r.value) for score in HEADINGS}
+        top = max(round(m, 3) for m in means.values())
+        cell = [Cell(f"{means[s]:.3f}", "best" if round(means[s], 3) == top else "") for s in HEADINGS]
+        aps = {score: _mean(by[score], _about("average_precision")) for score in HEADINGS}
+        rival = max(aps[score] for score in RIVALS)
+        cell += [Cell(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
+        cell += [Cell(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
+        for name in ("precision", "expected_precision"):
+            value = _mean(by["plan"], _about(name))
+            cell.append(Cell("–" if math.isnan(value) else f"{value:.2f}"))
+        error = _mean(by["plan"], lambda r: abs(r.about["share"] - r.about["mismatched"]))
+        rows.append([Cell(data), Cell(kind), *cell, Cell(f"{error:.3f}")])
+    header = ["embeddings", "wrong partners", *(f"AUROC {name}" for name in HEADINGS.values())]
+    header += ["AP plan", "AP best other", "precision", "expected", "error of the share"]
+    about = f"Means over the shares {', '.join(f'{share:g}' for share in SHARES)}."
+    return Sheet(f"{NAME}-brief", header, rows, [about, *notes[:1]])
+
+
+def _row(key: Key, by: Mapping[str, Sequence[Record]]) -> list[Cell]:
+    means = {score: _mean(by[score], lambda r: r.value) for score in HEADINGS}
+    top = max(round(m, 4) for m in means.values())
+    plan = by["plan"]
+    aps = {score: _mean(by[score], _about("average_precision")) for score in HEADINGS}
+    rival = max(aps[score] for score in RIVALS)
+    row = [Cell(key[0]), Cell(key[1]), Cell(f"{_mean(plan, _about('mismatched')):.3f}")]
+    row += [Cell(f"{means[s]:.4f}", "best" if round(means[s], 4) == top else "") for s in HEADINGS]
+    row += [Cell(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
+    row += [Cell(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
+    shown = [("flagged", ".0f"), ("precision", ".2f"), ("expected_precision", ".2f"), ("share", ".3f")]
+    for name, how in [*shown, ("share_at_most", ".3f")]:
+        value = _mean(plan, _about(name))
+        row.append(Cell("–" if math.isnan(value) else f"{value:{how}}"))
+    return row
+
+
+def _notes(records: Sequence[Record], cells: Mapping[Key, Mapping[str, Sequence[Record]]]) -> list[str]:
+    seeds = sorted({r.seed for r in records if r.seed is not None})
+    pairs = sorted({int(r.about["pairs"]) for r in records})
+    wins = ties = 0
+    losses: list[str] = []
+    for key, by in cells.items():
+        plan = _mean(by["plan"], lambda r: r.value)
+        name, best = max(((s, _mean(by[s], lambda r: r.value)) for s in RIVALS), key=lambda item: item[1])
+        if round(plan, 4) > round(best, 4):
+            wins += 1
+        elif round(plan, 4) == round(best, 4):
+            ties += 1
+        else:
+            losses.append(f"{key[0]}, {key[1]}, {key[2]:g} ({name} by {best - plan:.4f})")
+    errors = [
+        abs(_mean(by["plan"], _about("share")) - _mean(by["plan"], _about("mismatched")))
+        for key, by in cells.items()
+        if key[1] == "random"
+    ]
+    inside = [
+        _mean(by["plan"], _about("share")) - 0.02
+        <= _mean(by["plan"], _about("mismatched"))
+        <= _mean(by["plan"], _about("share_at_most")) + 0.02
+        for by in cells.values()
+    ]
+    worst = f" Where another score is better: {'; '.join(sorted(losses))}." if losses else ""
+    return [
+        f"Mean over {len(seeds)} seed(s) of {', '.join(f'{n:,}' for n in pairs)} pairs. AUROC of the suspicion for "
+        "mismatched against true pairs; AP is average precision. The best of a row is in bold. Every score has the "
+        "settings it has by default: the plan and the softmax choose ε without labels.",
+        f"The plan has the largest AUROC in {wins} of {len(cells)} rows and ties in {ties}.{worst}",
+        "Flagged, precision and expected precision are those of the plan at its suggested threshold. “Share found” "
+        "assumes random wrong partners, “at most” near-duplicates of the right ones: for random ones the mean error is "
+        f"{sum(errors) / max(1, len(errors)):.3f}; the true share is between the two, or within 0.02 of them, in "
+        f"{sum(inside)} of {len(inside)} rows.",
+    ]
+
+
+def _mean(records: Sequence[Record], of: Callable[[Record], Any]) -> float:
+    values = [value for value in map(of, records) if value is not None]
+    return spread(values).mean if values else math.nan
+
+
+def _about(name: str) -> Callable[[Record], Any]:
+    return lambda record: record.about.get(name)

@@ -1,0 +1,223 @@
+"""Runs on pairs: what they train on, what they leave, and the encoders of their sides, ready for use."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gcalign.errors import count, one_of
+from gcalign.kernels import normalize
+from gcalign.lab import files
+from gcalign.lab.data.pair_sources import load_pairs
+from gcalign.lab.data.paired import KINDS, Pairs, Side
+from gcalign.lab.limits import within
+from gcalign.lab.models import Factory, outside
+from gcalign.lab.models.state import evaluating
+from gcalign.lab.training.config import Config, Data
+from gcalign.lab.training.pair_module import PairTraining, Tower, encoder_names, prepared
+from gcalign.lab.training.pair_rules import encoders_of
+from gcalign.lab.training.pair_stream import PairStream
+from gcalign.lab.training.ready import Encoder
+from gcalign.lab.training.runs import Run, factory_of, filled, read, save
+from gcalign.lab.training.sums import check_crc32, crc32
+
+
+def pairs_of(data: Data) -> Pairs:
+    """The pairs of a config, read once by a process however many runs need them."""
+    return _pairs(tuple(dataclasses.asdict(data).items()))
+
+
+@functools.lru_cache(maxsize=4)
+def _pairs(items: tuple[tuple[str, Any], ...]) -> Pairs:
+    given = dict(items)
+    columns = [name for name in given.pop("columns").split(",") if name]
+    del given["tail"]
+    return load_pairs(given.pop("name"), columns=columns, **given)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a run on pairs trains, and on what."""
+
+    config: Config
+    run: Run
+    images: None = None  # there is no data set of images alone
+
+    def made(self, rank: int, world: int) -> tuple[PairStream, PairTraining]:
+        """The batches of this rank and the module, before anything is written."""
+        config, pairs = self.config, pairs_of(self.config.data)
+        stream = PairStream(
+            pairs,
+            batch_size=config.batch_size // config.accumulate,
+            epochs=config.epochs,
+            seed=config.seed,
+            noise=config.pairs.noise,
+            rank=rank,
+            world=world,
+        )
+        items = sum(math.prod(side.shape) * len(side) / len(pairs) for side in pairs.sides)
+        within(
+            "BATCH_BYTES", int(4 * stream.batch_size * items), f"batch_size={config.batch_size}: the number of bytes"
+        )
+        names = encoder_names(pairs.sides, encoders_of(config))
+        module = PairTraining(config, pairs, stream.total, [outside(name) for name in names])
+        return stream, module
+
+    def save(self, module: PairTraining) -> None:
+        """The networks of all sides and ε, with the config and the preprocessing inside."""
+        tensors = {f"towers.{k}": v for k, v in module.towers.state_dict().items()}
+        tensors |= {f"criterion.{k}": v for k, v in module.criterion.state_dict().items()}
+        sides = [{"name": s.name, "kind": s.kind, "shape": s.shape, "mean": s.mean, "std": s.std} for s in module.sides]
+        about = {"config": self.config.identity, "sides": sides}
+        code = crc32(tensors, json.dumps(about, sort_keys=True))
+        save(self.run.weights_file, tensors, {"gcalign": json.dumps({**about, "crc32": code}, sort_keys=True)})
+
+
+class SideEncoder(nn.Module):
+    """The network of one side with its preprocessing; `embed` takes items as they are."""
+
+    def __init__(self, side: Side, network: Tower) -> None:
+        super().__init__()
+        self.side, self.network = side, network
+
+    def forward(self, x: Any) -> Tensor:
+        """Items as the network takes them → embeddings [B, D], not normalised."""
+        return self.network(x)
+
+    def embed(self, items: Any, *, batch_size: int = 256) -> Tensor:  # [N, D] float32 on the CPU
+        """The embeddings of items, as unit rows: their products are the cosines that training compared.
+
+        Args:
+            items: of an image side, what `Encoder.embed` takes: PIL images, paths or arrays of uint8. Of a text side, a
+                list of texts. Of a side of arrays, [N, D] numbers.
+            batch_size: items that are encoded at once.
+
+        Returns:
+            The embeddings [N, D].
+        """
+        count("batch_size", batch_size, "256 is the default")
+        side = self.side
+        if side.kind == "image":
+            shape = (side.shape[0], side.shape[1], side.shape[2])
+            network = Encoder(self.network, shape, (side.mean, side.std))
+            return normalize(network.embed(items, batch_size=batch_size))
+        return self.embed_items(_texts(items) if side.kind == "text" else self._arrays(items), batch_size)
+
+    def embed_items(self, items: Tensor | tuple[str, ...], batch_size: int = 256) -> Tensor:
+        """The same for items as a table of pairs holds them."""
+        device, parts = next(self.network.parameters()).device, []
+        with evaluating(self), torch.inference_mode():
+            for start in range(0, len(items), batch_size):
+                some = items[start : start + batch_size]
+                some = some.to(device) if isinstance(some, Tensor) else some
+                parts.append(self(prepared(self.side, some)).float().cpu())
+        return normalize(torch.cat(parts)).clone()
+
+    def _arrays(self, items: Any) -> Tensor:
+        found = torch.as_tensor(np.asarray(items), dtype=torch.float32)
+        found = found[None] if found.dim() == 1 else found
+        if found.dim() != 2 or found.shape[1:] != self.side.shape or not len(found):
+            raise ValueError(f"items of shape {tuple(found.shape)} must be [N, {self.side.shape[0]}], as in training")
+        return found
+
+
+def _texts(items: Any) -> tuple[str, ...]:
+    items = [items] if isinstance(items, str) else list(items)
+    for k, text in enumerate(items):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"items[{k}]={text!r} must be a text with a character; leave it out")
+    if not items:
+        raise ValueError("items is empty; pass at least one text")
+    return tuple(items)
+
+
+class Encoders(nn.Module):
+    """The encoders of a run on pairs, by column: `model["name_en"].embed(["red heart"])`. `gcalign.load` returns one.
+
+    All sides share one space: the product of two embeddings is their cosine.
+    """
+
+    def __init__(self, sides: Sequence[SideEncoder], eps: float) -> None:
+        super().__init__()
+        self.sides, self.eps = nn.ModuleList(sides), eps
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the sides."""
+        return tuple(side.side.name for side in self.sides)  # type: ignore[union-attr, misc]
+
+    def __getitem__(self, column: str) -> SideEncoder:
+        parts = {part: k for k, name in enumerate(self.columns) for part in (name, *name.split("+"))}
+        found = self.sides[parts[one_of("column", column, parts)]]
+        assert isinstance(found, SideEncoder)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.sides)
+
+
+def load_encoders(run: Run, given: str | Factory | Sequence[str | Factory | None] | None = None) -> Encoders:
+    """The encoders of a finished run on pairs, in eval mode; `given` has those that are the user's own, by side."""
+    if not run.weights_file.exists():
+        raise ValueError(f"run={run.path} has no weights yet; finish it with the command that started it")
+    tensors, metadata = read(run.weights_file)
+    try:
+        about = files.from_json(metadata["gcalign"])
+        code = about.pop("crc32", None)
+        config = Config.from_dict(about["config"])
+        sides = [_side(content) for content in about["sides"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{run.weights_file} does not say what it holds ({type(error).__name__}: {error}); train the run again"
+        ) from error
+    check_crc32(run.weights_file, tensors, json.dumps(about, sort_keys=True), code)
+    names = encoder_names(sides, encoders_of(config))
+    if len(names) != len(sides):
+        raise ValueError(f"{run.weights_file} has {len(sides)} sides and {len(names)} encoders; train the run again")
+    own = _given(given, names)
+    made = []
+    for k, (side, name) in enumerate(zip(sides, names, strict=True)):
+        factory = factory_of(name, own[k], f"run={run.path}")
+        make = functools.partial(Tower, config, side.kind, side.shape, factory, k)
+        network = filled(make, f"towers.{k}.", tensors, run.weights_file, lazily=isinstance(factory, str))
+        assert isinstance(network, Tower)
+        made.append(SideEncoder(side, network))
+    eps = next((float(v.exp()) for key, v in tensors.items() if key.endswith("log_eps")), None)
+    return Encoders(made, float(config.method["eps"]) if eps is None else eps).eval()
+
+
+def _given(given: Any, names: Sequence[str]) -> list[str | Factory | None]:
+    """What the user gives for each side: a list, `a,b` as in the command, or one for the only side that needs one."""
+    if isinstance(given, str) and "," in given:
+        given = [part.strip() for part in given.strip("[]").split(",")]
+    if isinstance(given, (list, tuple)):
+        if len(given) != len(names):
+            raise ValueError(f"encoder={list(given)} must have one for each of the {len(names)} sides")
+        return [None if ":" not in name else own for own, name in zip(given, names, strict=True)]
+    return [given if ":" in name else None for name in names]
+
+
+def _side(content: Mapping[str, Any]) -> Side:
+    """A side as a file describes it, without items."""
+    kind, shape = one_of("kind", content["kind"], KINDS), tuple(content["shape"])
+    for size in shape:
+        count("a side of shape", size, "sizes of an item")
+    wanted = {"image": 3, "text": 0, "array": 1}[kind]
+    numbers = [float(x) for part in ("mean", "std") for x in content[part]]
+    if len(shape) != wanted or not all(map(math.isfinite, numbers)) or min(content["std"], default=1) <= 0:
+        raise ValueError(f"{kind} of shape {shape} with mean and std of {len(numbers)} numbers")
+    items: Any = torch.empty((0, *shape), device="meta") if shape else ()
+    mean, std = (tuple(map(float, content[part])) for part in ("mean", "std"))
+    return Side(str(content["name"]), kind, items, torch.zeros(0, dtype=torch.int64), mean, std)

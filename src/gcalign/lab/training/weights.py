@@ -1,0 +1,53 @@
+"""The weights of pairs that `pairs.weights` names: a file that the command gives, known to its run by a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcalign.lab import files
+from gcalign.lab.words import path_of
+
+if TYPE_CHECKING:
+    from gcalign.lab.training.config import Pairs
+
+
+def digest(path: str) -> str:
+    """A hash of the file's bytes."""
+    return hashlib.sha256(_bytes(path)).hexdigest()[:10]
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return files.read(path_of(path), "ARRAY_BYTES")
+    except OSError as error:
+        raise ValueError(
+            f"pairs.weights={path} cannot be read ({error}); `gcalign audit … --feedback weights.npy` writes one"
+        ) from None
+
+
+def weights_of_pairs(pairs: Pairs, n: int) -> Tensor | None:  # [n]
+    """A weight for each of n pairs, or None if the run has no weights."""
+    if pairs.weights is None:
+        return None
+    content = _bytes(pairs.weights)
+    if hashlib.sha256(content).hexdigest()[:10] != pairs.digest:
+        raise ValueError(f"pairs.weights={pairs.weights} is not the file the run was configured with; train it again")
+    try:
+        values = np.load(io.BytesIO(content), allow_pickle=False)
+        weights = torch.tensor(values).float()
+    except (ValueError, TypeError, EOFError) as error:
+        raise ValueError(
+            f"pairs.weights={pairs.weights} cannot be read ({error}); it must be numbers in an npy file"
+        ) from None
+    if weights.shape != (n,) or not bool((weights >= 0).all() & weights.isfinite().all()):
+        raise ValueError(
+            f"pairs.weights={pairs.weights} has the shape {tuple(weights.shape)}; it must have a finite weight ≥ 0 for "
+            f"each of the {n} training images: audit this run's pairs, with the same data.limit"
+        )
+    return weights

@@ -1,0 +1,549 @@
+"""Pairs of columns: what a table may hold, a split that keeps groups together, runs, retrieval and names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import shlex
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import gcalign
+from gcalign.cli import main
+from gcalign.lab.data.pair_sources import load_pairs
+from gcalign.lab.data.paired import base_emoji, divided
+from gcalign.lab.evaluation.retrieval import Gallery, nearest, ranks_of, recall
+from gcalign.lab.models.modalities import NGrams, hashed
+from gcalign.lab.training import pair_use
+from gcalign.lab.training.config import configured
+from gcalign.lab.training.pair_runs import Encoders, pairs_of
+from gcalign.lab.training.pair_stream import PairStream, mismatched
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.train import train
+
+SMALL = ("model.width=0.25", "model.hidden=16", "model.out=8", "batch_size=32", "logger=none")
+QUICK = ("data=shapes", "epochs=1", *SMALL)
+
+
+def png(colour, size=8) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (size, size), colour).save(out, "PNG")
+    return out.getvalue()
+
+
+def rows(n: int = 12) -> dict[str, list]:
+    return {
+        "image": [{"bytes": png((20 * k % 256, 7 * k % 256, 99)), "path": None} for k in range(n)],
+        "name": [f"thing number {k}" for k in range(n)],
+        "other": [[f"ding {k}", f"sache {k}"] if k % 2 else [f"ding {k}"] for k in range(n)],
+        "numbers": [[float(k), 1.0, -k / 2] for k in range(n)],
+        "family": [k // 2 for k in range(n)],
+    }
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A parquet file of the rows, with changes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def write(**changed) -> str:
+        path = tmp_path / "pairs.parquet"
+        pq.write_table(pa.table(rows() | changed), path)
+        return str(path)
+
+    return write
+
+
+# tables
+
+
+@pytest.mark.parametrize(
+    ("columns", "kinds", "shapes"),
+    [
+        (["image", "name"], ["image", "text"], [(3, 8, 8), ()]),
+        (["name", "other"], ["text", "text"], [(), ()]),
+        (["numbers", "image"], ["array", "image"], [(3,), (3, 8, 8)]),
+        (["image", "name", "numbers"], ["image", "text", "array"], [(3, 8, 8), (), (3,)]),
+    ],
+)
+def test_a_column_says_what_it_holds(table, columns, kinds, shapes):
+    pairs = load_pairs("pairs", root=table(), columns=columns)
+    assert [side.kind for side in pairs.sides] == kinds
+    assert [side.shape for side in pairs.sides] == shapes
+
+
+def test_lists_of_texts_and_joined_columns_are_several_right_answers(table):
+    pairs = load_pairs("pairs", root=table(), columns=["image", "name+other"])
+    side = pairs.sides[1]
+    assert [side.items[k] for k in side.of(torch.tensor([3, 0]))[0].tolist()] == [
+        *("thing number 3", "ding 3", "sache 3"),
+        *("thing number 0", "ding 0"),
+    ]
+    assert side.of(torch.tensor([3, 0]))[1].tolist() == [0, 0, 0, 1, 1]
+    assert not side.single
+    assert pairs.sides[0].single
+
+
+def test_tables_beside_files_and_arrays_give_the_same_pairs(table, tmp_path):
+    known = rows()
+    for k, image in enumerate(known["image"]):
+        (tmp_path / f"{k}.png").write_bytes(image["bytes"])
+        np.save(tmp_path / f"{k}.npy", np.array(known["numbers"][k]))
+    with (tmp_path / "metadata.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image", "name", "numbers"])
+        writer.writerows([f"{k}.png", known["name"][k], f"{k}.npy"] for k in range(12))
+    lines = [{"image": f"{k}.png", "name": known["name"][k], "numbers": known["numbers"][k]} for k in range(12)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in known["image"]])
+    np.savez(tmp_path / "x.npz", image=pixels, name=np.array(known["name"]), numbers=np.array(known["numbers"]))
+    columns = ["image", "name", "numbers"]
+    want = load_pairs("pairs", root=table(), columns=columns)
+    for place in ("metadata.csv", "x.jsonl", "x.npz"):
+        found = load_pairs("pairs", root=tmp_path / place, columns=columns)
+        for mine, theirs in zip(found.sides, want.sides, strict=True):
+            assert mine.kind == theirs.kind
+            if mine.kind == "text":
+                assert mine.items == theirs.items
+            else:
+                torch.testing.assert_close(mine.items, theirs.items)
+
+
+@pytest.mark.parametrize(
+    ("changed", "columns", "more", "said"),
+    [
+        ({}, ["image", "nam"], {}, "data.columns=nam: .* has no such column; did you mean 'name'"),
+        ({}, ["image"], {}, "must name two columns or more"),
+        ({}, ["name", "name"], {}, "names a column twice"),
+        ({}, ["image+name", "numbers"], {}, "one side has one kind"),
+        ({}, ["image", "name"], {"group": "famly"}, "data.group=famly: .* did you mean 'family'"),
+        ({}, ["image", "name"], {"group": "family:kind"}, "the rule after data.group"),
+        ({"family": [1] * 12}, ["image", "name"], {"group": "family"}, "has 1 group.s. in 12 pairs"),
+        ({"name": ["a"] * 11 + [" "]}, ["image", "name"], {}, "1 of 12 pairs .* row 11: name is empty.*on_error=skip"),
+        ({"name": ["a"] * 11 + [None]}, ["image", "name"], {}, "row 11: name is empty"),
+        ({"numbers": [[1.0]] * 11 + [[1.0, 2.0]]}, ["numbers", "name"], {}, "different lengths, 1 in .* and 2 in"),
+        ({"numbers": [[1.0]] * 11 + [[math.nan]]}, ["numbers", "name"], {}, "row 11: numbers has no numbers"),
+        (
+            {"image": [{"bytes": b"no image", "path": None}] * 12},
+            ["image", "name"],
+            {},
+            "not an image of a known format",
+        ),
+        ({"family": [True] * 12}, ["image", "family"], {}, "holds='bool' is unknown"),
+    ],
+)
+def test_a_table_with_a_fault_is_refused_with_value_rule_and_remedy(table, changed, columns, more, said):
+    with pytest.raises(ValueError, match=said):
+        load_pairs("pairs", root=table(**changed), columns=columns, **more)
+
+
+def test_pairs_with_a_fault_can_be_left_out(table):
+    root = table(name=["a", "", *"cdefghijkl"])
+    with pytest.warns(UserWarning, match="1 of 12 pairs cannot be used"):
+        pairs = load_pairs("pairs", root=root, columns=["image", "name"], on_error="skip")
+    assert len(pairs) == 11
+    assert pairs.sides[1].items == ("a", *"cdefghijkl")
+    assert sum(len(pairs.rows(split)) for split in ("train", "validation", "test")) == 11
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", "image,name\n../x.png,b\n", "is outside"),
+        ("a.csv", "image,name\nx.png,b\n", "is no file in"),
+        ("a.csv", "image,name\nx.png\n", "has not one value for each column"),
+        ("a.jsonl", '{"a": 1, "b": "x"}\n{"a": 2}\n', r"row 1 has 1 of 2 columns \(b missing\)"),
+        ("a.jsonl", "{\n", "line 1 is not JSON"),
+        ("a.jsonl", "", "has no rows"),
+        ("a.txt", "", "must end in .parquet"),
+        ("a.parquet", "no", "not a readable parquet file"),
+        ("a.npz", "no", "not a readable .npz file"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, said):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=said):
+        load_pairs("pairs", root=tmp_path / name, columns=["image" if "image" in content else "a", "name"])
+
+
+def test_arrays_of_different_lengths_and_pickles_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", a=np.ones((3, 2)), b=np.ones((4, 2)))
+    with pytest.raises(ValueError, match="a has 3, b has 4 rows"):
+        load_pairs("pairs", root=tmp_path / "a.npz", columns=["a", "b"])
+    np.savez(tmp_path / "b.npz", a=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match="plain arrays"):
+        load_pairs("pairs", root=tmp_path / "b.npz", columns=["a", "b"])
+
+
+# groups
+
+
+@pytest.mark.parametrize("fold", range(6))
+def test_a_group_is_never_divided_and_the_shares_are_met(fold):
+    generator = torch.Generator().manual_seed(fold)
+    groups = torch.unique(torch.randint(0, 80, (400,), generator=generator), return_inverse=True)[1]
+    part = divided(groups, (0.1, 0.2), fold, "x")
+    assert all(len(part[groups == g].unique()) == 1 for g in groups.unique())
+    assert 0.2 <= float((part == 2).double().mean()) < 0.25
+    assert 0.1 <= float((part == 1).double().mean()) < 0.15
+    again = divided(groups, (0.15, 0.2), fold, "x")
+    assert torch.equal(part == 2, again == 2)  # what is tested does not depend on what is used for choosing
+
+
+def test_three_groups_are_one_for_each_part():
+    assert sorted(divided(torch.tensor([0, 1, 1, 1, 1, 2]), (0.1, 0.2), 0, "x").unique().tolist()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("variants", "others"),
+    [
+        ("👍 👍🏻 👍🏿", "👎"),
+        ("🧑‍🔧 👨🏽‍🔧 👩‍🔧", "🧑‍🎓"),
+        ("🏃 🏃‍♀️ 🏃🏾‍♂️ 🏃‍➡️ 🏃‍♀️‍➡️", "🚶"),
+        ("🧑 👨 👩🏼 👨‍🦰 🧑🏿‍🦲", "🧒"),
+        ("👫 👬🏽 🧑🏻‍🤝‍🧑🏿 👩‍🤝‍👨", "🤝"),
+        ("❤️ ❤", "🧡"),
+        ("♀️ ♀", "♂"),
+    ],
+)
+def test_variants_of_an_emoji_have_one_base(variants, others):
+    assert len({base_emoji(emoji) for emoji in variants.split()}) == 1
+    assert base_emoji(others) != base_emoji(variants.split()[0])
+
+
+# encoders
+
+
+def test_n_grams_are_hashed_alike_on_every_machine():
+    assert hashed("ab")[:4] == tuple(zlib.crc32(x.encode()) for x in ("1 ", "1a", "1b", "1 "))
+    assert hashed("Red  heart") == hashed("red heart") != hashed("heart red")
+
+
+def test_a_text_is_encoded_alone_as_in_a_batch():
+    encoder = NGrams(buckets=128, width=0.25)
+    texts = ["red heart", "a", "赤いハート"]
+    torch.testing.assert_close(encoder(texts), torch.cat([encoder([text]) for text in texts]))
+
+
+# retrieval
+
+
+def unit(*values):
+    return torch.nn.functional.normalize(torch.tensor(values, dtype=torch.float64), dim=1)
+
+
+def test_recall_is_that_of_a_plain_loop():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.nn.functional.normalize(torch.randn(30, 4, generator=generator, dtype=torch.float64), dim=1)
+    y = torch.nn.functional.normalize(z + 0.7 * torch.randn(30, 4, generator=generator, dtype=torch.float64), dim=1)
+    owner = torch.arange(30)
+    code = torch.arange(30)
+    code[7] = 3  # the same text twice: right for both pairs
+    ranks = []
+    for i in range(30):
+        right = [j for j in range(30) if code[j] == code[i]]
+        best = max(float(z[i] @ y[j]) for j in right)
+        ranks.append(sum(float(z[i] @ y[j]) > best for j in range(30) if j not in right))
+    queries, gallery = Gallery(z, owner, torch.arange(30)), Gallery(y, owner, code)
+    assert ranks_of(queries, gallery).tolist() == ranks
+    assert recall(queries, gallery, (1, 5)) == {k: pytest.approx(np.mean([r < k for r in ranks])) for k in (1, 5)}
+
+
+def test_a_collapsed_encoder_retrieves_by_chance():
+    z = unit(*[[1.0, 0.0]] * 40)
+    side = Gallery(z, torch.arange(40), torch.arange(40))
+    assert recall(side, side, (1, 10)) == {1: 0.0, 10: 0.0}  # every rank is the middle one
+    assert set(ranks_of(side, side).tolist()) == {19.5}
+
+
+def test_the_nearest_are_different_texts():
+    gallery = Gallery(unit([1.0, 0.0], [1.0, 0.01], [0.0, 1.0]), torch.arange(3), torch.tensor([0, 0, 1]))
+    query = Gallery(unit([1.0, 0.1]), torch.tensor([0]), torch.tensor([0]))
+    assert nearest(query, gallery, 5)[1].tolist() == [[0, 2]]
+
+
+# batches
+
+
+def test_mismatched_pairs_are_exchanged_among_themselves_once_for_the_run():
+    partner = mismatched(50, 0.3, seed=1)
+    wrong = (partner != torch.arange(50)).nonzero()[:, 0]
+    assert len(wrong) == 15
+    assert sorted(partner[wrong].tolist()) == wrong.tolist()
+    assert torch.equal(mismatched(50, 0.0, 1), torch.arange(50))
+
+
+def test_a_batch_follows_from_its_step_and_ranks_share_it(table):
+    pairs = load_pairs("pairs", root=table(), columns=["image", "name+other"], group="family")
+    about = {"batch_size": 4, "epochs": 2, "seed": 3, "noise": 0.5}
+    whole, again = PairStream(pairs, **about), PairStream(pairs, **about)
+    one, two = (PairStream(pairs, **about, rank=r, world=2) for r in (0, 1))
+    for step in range(len(whole)):
+        batch = whole[step]
+        assert torch.equal(batch.items[0], again[step].items[0])
+        assert batch.items[1] == again[step].items[1] == one[step].items[1] + two[step].items[1]
+        assert torch.equal(batch.owners[1].unique(), batch.owners[0].sort().values)
+        names = dict(zip(pairs.sides[1].items, pairs.groups[pairs.sides[1].owner].tolist(), strict=True))
+        assert [names[text] for text in batch.items[1]] == batch.groups[1].tolist()  # of the name that is shown
+    with pytest.raises(ValueError, match="batch_size=64 must be at most"):
+        PairStream(pairs, **about | {"batch_size": 64})
+
+
+# runs
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    words = ("method=gca-uot", "method.learnable=true", "epochs=3", "seed=1", f"runs={tmp_path_factory.mktemp('runs')}")
+    return train(configured([*QUICK, *words]), quiet=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("method=clip",),
+        ("method=ince", "method.learnable=true", "data.columns=[caption,caption_de]"),
+        ("method=gca-ince", "data.columns=[image,caption+caption_de]"),
+        ("method=iot", "method.learnable=true", "pairs.noise=0.3"),
+        ("method=gca-uot", "target.name=blocks", "target.alpha=0.1"),
+        ("method=gca-ince", "data.columns=[image,caption,caption_de]"),
+        ("method=gca-uot", "data.columns=[image,caption,caption_de]", "pairs.multi=joint", "method.learnable=true"),
+        ("method=rince", "views=C0", "precision=bf16-mixed"),
+    ],
+)
+def test_a_run_on_pairs_trains_and_is_loaded(words, tmp_path):
+    run = train(configured([*QUICK, *words, f"runs={tmp_path}"]), quiet=True)
+    lines = [line for line in run.results() if line["kind"] == "train"]
+    assert math.isfinite(lines[-1]["loss"])
+    assert ("eps" in lines[-1]) == ("method.learnable=true" in words or "method=clip" in words)
+    model = gcalign.load(run.path)
+    assert isinstance(model, Encoders)
+    assert model["caption"].embed(["a red circle"]).shape == (1, 8)
+    result = pair_use.probe([f"run={run.path}"])
+    assert set(result.recall) == {
+        way for other in model.columns[1:] for way in (f"{model.columns[0]} → {other}", f"{other} → {model.columns[0]}")
+    }
+
+
+def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    from gcalign.lab.training import pair_module
+
+    words = [*QUICK, "method=gca-uot", "method.learnable=true", "checkpoint_every=2", "pairs.noise=0.3"]
+    whole = train(configured([*words, f"runs={tmp_path / 'a'}"]), quiet=True)
+    step = pair_module.PairTraining.training_step
+
+    def stopped(self, batch, index):
+        if batch.step == 3:
+            raise KeyboardInterrupt
+        return step(self, batch, index)
+
+    config = configured([*words, f"runs={tmp_path / 'b'}"])
+    monkeypatch.setattr(pair_module.PairTraining, "training_step", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, quiet=True)
+    monkeypatch.setattr(pair_module.PairTraining, "training_step", step)
+    assert Run.of(config).checkpoint_file.exists()
+    assert train(config, quiet=True).weights_file.read_bytes() == whole.weights_file.read_bytes()
+
+
+def test_epsilon_is_learnt_and_stays_at_its_bound(tmp_path):
+    words = ("method=ince", "method.eps=0.0102", "method.learnable=true", "optimizer.lr=0.5", "optimizer.warmup=0")
+    run = train(configured([*QUICK, *words, "log_every=1", f"runs={tmp_path}"]), quiet=True)
+    values = [line["eps"] for line in run.results() if line["kind"] == "train"]
+    assert len(set(values)) > 1
+    assert min(values) >= 0.01 * (1 - 1e-6)
+
+
+def test_each_side_embeds_items_as_they_come(finished):
+    model = gcalign.load(finished.path)
+    assert model.columns == ("image", "caption")
+    pairs = pairs_of(finished.config().data)
+    pixels = pairs.sides[0].items[:3]
+    z = model["image"].embed(pixels)
+    torch.testing.assert_close(z, model["image"].embed_items(pixels))
+    torch.testing.assert_close(z, model["image"].embed([Image.fromarray(x.permute(1, 2, 0).numpy()) for x in pixels]))
+    torch.testing.assert_close(z.norm(dim=1), torch.ones(3))
+    assert model["caption"].embed("one text").shape == (1, 8)
+    with pytest.raises(ValueError, match=r"items\[1\]='' must be a text"):
+        model["caption"].embed(["a", ""])
+    with pytest.raises(ValueError, match="did you mean 'caption'"):
+        model["captoin"]
+    assert model.eps < 0.5
+
+
+def test_commands_know_a_run_on_pairs(finished, capsys, tmp_path):
+    run = f"run={finished.path}"
+    assert main(["probe", run]) == 0
+    assert "image → caption: R@1" in capsys.readouterr().out
+    assert main(["probe", run, "protocol=zeroshot", "show=4", "top=2"]) == 0
+    out = capsys.readouterr().out
+    assert "48 pairs that training never saw, 240 candidates" in out
+    assert len(out.splitlines()) == 2 + 4
+    assert main(["list", str(finished.path.parent)]) == 0
+    assert "retrieval" in capsys.readouterr().out
+    files = [tmp_path / f"{column}.parquet" for column in ("image", "caption")]
+    for file in files:
+        assert main(["embed", run, f"column={file.stem}", "split=test", "-o", str(file)]) == 0
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(file) for file in files]
+    assert tables[0].column("row").equals(tables[1].column("row"))
+    z = [torch.tensor(np.stack([t.column(f"f{k}").to_numpy() for k in range(8)], 1)) for t in tables]
+    hits = (z[0] @ z[1].T).argmax(1) == torch.arange(48)
+    found = pair_use.probe([run]).recall["image → caption"]["1"]
+    assert found == pytest.approx(hits.double().mean().item())
+    capsys.readouterr()
+    for words, said in (
+        ([run, "protocol=linear"], "protocol='linear' is unknown"),
+        ([run, "split=tset"], "did you mean 'test'"),
+        ([run, "top=3"], "top= is for protocol=zeroshot"),
+    ):
+        assert main(["probe", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["embed", run, "-o", str(tmp_path / "x.parquet")]) == 2
+    assert "column= is missing; this run has image, caption" in capsys.readouterr().err
+    assert main(["export", run, "format=safetensors", "-o", str(tmp_path / "out")]) == 2
+    assert "it is of a run on pairs" in capsys.readouterr().err
+
+
+def test_a_report_shows_the_names_that_were_found(finished, tmp_path):
+    assert main(["probe", f"run={finished.path}", "protocol=zeroshot", "show=3"]) == 0
+    page = tmp_path / "report.html"
+    assert main(["report", str(finished.path.parent), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "zeroshot" in text
+    assert "names for what training never saw" in text
+
+
+def letters() -> nn.Module:
+    """An encoder of texts of one's own."""
+
+    class Letters(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(26, 6)
+
+        def forward(self, texts):
+            counts = [[float(text.count(chr(97 + k))) for k in range(26)] for text in texts]
+            return self.linear(torch.tensor(counts))
+
+    return Letters()
+
+
+def test_an_encoder_of_ones_own_is_named_in_the_command_and_never_in_a_file(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("from test_pairs import letters\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [*QUICK, "method=clip", "model.encoders=[small,mine:letters]", f"runs={tmp_path / 'runs'}"]
+    run = train(configured(words), quiet=True)
+    with pytest.raises(ValueError, match="a name in a file is not imported"):
+        gcalign.load(run.path)
+    assert gcalign.load(run.path, encoder="mine:letters")["caption"].embed(["abc"]).shape == (1, 8)
+    assert gcalign.load(run.path, encoder=[None, letters]).columns == ("image", "caption")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data=pairs"], "data=pairs needs data.root="),
+        (["data=pairs", "data.root=nowhere.parquet"], "does not exist"),
+        (["data=shapes", "method=byol"], "method=byol is for images"),
+        (["data=shapes", "model.encoder=resnet18"], "write model.encoders="),
+        (["data=shapes", "model.encoders=[small]"], "one for each of the 2 columns"),
+        (["data=shapes", "model.encoders=[ngrams,ngrams]"], "not for images"),
+        (["data=shapes", "model.encoders=[small,mlp]"], "not for a side of kind text"),
+        (["data=shapes", "knn_every=1"], "knn_every=1 is for images"),
+        (["data=shapes", "target.name=labels"], "target.name=labels is for images"),
+        (["data=shapes", "pairs.multi=all"], "pairs.multi='all' is unknown"),
+        (["data=shapes", "data.test=0.95"], "leave pairs for training"),
+        (["data=scenes", "data.group=x"], "data.group=x is for pairs"),
+        (["data=shapes", "batch_size=1000"], "at most the 168 training pairs"),
+    ],
+)
+def test_a_bad_setting_is_refused_before_anything_is_written(words, said, tmp_path, capsys):
+    assert main(["train", *SMALL, *words, f"runs={tmp_path / 'runs'}"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_blocks_need_groups(table, tmp_path, capsys):
+    words = [f"data.root={table()}", "data.columns=[name,other]", "batch_size=4", "target.name=blocks"]
+    assert main(["train", "data=pairs", *words, "target.alpha=0.1", f"runs={tmp_path / 'runs'}"]) == 2
+    assert "add data.group=" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_images_keep_the_names_of_their_runs():
+    assert configured(["method=ince", "data=scenes"]).hash == "0a9e92baa2"
+    assert configured(["method=clip", "data=scenes"]).hash == "244d1c6bf5"
+
+
+# learnable ε
+
+
+@pytest.mark.parametrize("iterations", [5, 300])
+@pytest.mark.parametrize("name", gcalign.methods.names())
+def test_epsilon_can_be_learnt_by_every_method_with_an_exact_gradient(name, iterations, batch):
+    z1, z2 = (z.detach() for z in batch())
+    known = {"labels": torch.tensor([0, 0, 1, 1, 2, 2, 2])} if name == "supcon" else {}
+    tol = 0 if iterations < 20 else 1e-13
+    criterion = gcalign.method(name, learnable=True, eps=0.3, iterations=iterations, tol=tol).double()
+    (log_eps,) = criterion.parameters()
+    criterion(z1, z2, **known).backward()
+    with torch.no_grad():
+        values = []
+        for step in (1e-5, -2e-5):
+            log_eps += step
+            values.append(float(criterion(z1, z2, **known)))
+    assert float(log_eps.grad) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6, abs=1e-8)
+
+
+def test_a_learnable_epsilon_is_clip_s_logit_scale_with_its_clamp():
+    kernel = gcalign.Cosine(0.02, learnable=True)
+    with torch.no_grad():
+        kernel.log_eps.fill_(math.log(0.001))
+    assert kernel.eps.item() == pytest.approx(0.01)  # logit_scale ≤ 100
+    kernel.eps.backward()
+    assert float(kernel.log_eps.grad) > 0  # it can come back
+    kernel.clamp_()
+    assert kernel.log_eps.item() == pytest.approx(math.log(0.01))
+    smaller = gcalign.Cosine(0.005, learnable=True)
+    assert smaller.eps.item() == pytest.approx(0.005)  # what was asked for
+    with pytest.raises(ValueError, match="cannot be learnt"):
+        gcalign.LogKernel(lambda x, y: x @ y.T).learn()
+
+
+# the page
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "image-and-text.md").read_text()
+COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^(gcalign .*)$", PAGE, re.MULTILINE)]
+
+
+def test_the_commands_of_the_page_are_read_and_its_run_has_its_name():
+    trained = [words[1:] for words in COMMANDS if words[0] == "train"]
+    assert len(trained) == 3
+    folders = [configured(words).folder for words in trained]
+    named = {word for words in COMMANDS for word in words if word.startswith("run=")}
+    assert named == {f"run=runs/{folders[0]}"}
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words in COMMANDS:
+        if words[0] != "reproduce" and "data=pairs" not in words:
+            assert main(words) == 0
+    out = capsys.readouterr().out
+    found = [float(x) for x in re.findall(r"image → caption: R@1 ([\d.]+) %", out)]
+    assert found[0] > 50  # combinations that training never saw
+    assert "a large blue ring, right: a large blue ring, right" in out
