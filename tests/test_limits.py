@@ -497,7 +497,8 @@ def test_numpy_scalars_are_numbers(batch):
         assert torch.equal(
             criterion(z1, z2), gcalign.method("gca-uot", relax=(0.5, 0.5), iterations=7, tol=0.0)(z1, z2)
         )
-    gcalign.Capacity(np.float32(0.5))
+    assert repr(gcalign.Capacity(np.float32(0.5))) == repr(gcalign.Capacity(0.5))
+    assert repr(gcalign.Rows(np.float64(0.2))) == "Rows(penalty=0.2)"
     gcalign.Blocks(np.float64(0.5), np.int32(0))
     with pytest.raises(TypeError, match="must be a number"):
         gcalign.method("gca-ince", eps=np.bool_(True))

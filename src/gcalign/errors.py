@@ -67,7 +67,7 @@ class Terse:
         for field in dataclasses.fields(self):
             if not field.init:
                 continue
-            value: Any = getattr(self, field.name)
+            value: Any = plain(getattr(self, field.name))
             default = field.default
             if default is not dataclasses.MISSING and _same(value, default):
                 continue
