@@ -107,6 +107,14 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         assert torch.isfinite(names["loss"]).all()
 
 
+@pytest.mark.parametrize("table", ["table-audit-brief", "table-feedback"])
+def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table):
+    drawn = (DOCS / "results" / "small" / f"{table}.md").read_text()
+    rows = [line for line in drawn.splitlines() if line.startswith("|")]
+    assert len(rows) > 4
+    assert "\n".join(rows) in (DOCS / "audit.md").read_text()
+
+
 def with_commands(page: str) -> bool:
     return any(language == "bash" for language, _ in blocks(page))
 
