@@ -34,7 +34,7 @@ def configuration() -> str:
     from gcalign.lab.training.config import COMMON, DATA
     from gcalign.lab.training.recipes import RECIPES
 
-    rows = [(f"`{key.name}`", f"`{key.default}`", key.meaning) for key in keys.every()]
+    rows = [(f"`{key.name}`", f"`{key.default}`" if key.default else "", key.meaning) for key in keys.every()]
     methods = [
         (f"`{name}`", ", ".join(f"`method.{key}={value}`" for key, value in own))
         for name, own in keys.options().items()
