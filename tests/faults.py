@@ -154,7 +154,8 @@ def same_as(run: runs.Run, whole: runs.Run) -> None:
         assert table_of(run) == table_of(whole)
     else:
         losses = [(line["step"], line["loss"]) for line in run.results() if line["kind"] == "train"]
-        assert [step for step, _ in scalars_of(run)] == [step for step, _ in losses]
+        logged = [step for step, _ in scalars_of(run)]
+        assert logged == [step for step, _ in losses], logged
         assert all(abs(a - b) < 1e-6 * abs(b) for (_, a), (_, b) in zip(scalars_of(run), losses, strict=True))
     logs = {"csv", "tensorboard"}
     assert {p.name for p in run.path.iterdir()} - logs == {p.name for p in whole.path.iterdir()} - logs
@@ -249,7 +250,7 @@ def small_disks(place: str, whole: str) -> None:
             subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
             train(config, images=images(), quiet=True)
         same_as(runs.Run.of(config), runs.Run(Path(whole)))
-        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", "--lazy", place], check=True)
         if enough:
             break
         tried += 1

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from importlib.metadata import version
 
 import pytest
@@ -49,6 +55,10 @@ def test_version_is_the_installed_one(capsys):
         (["verify", "--only", "thm:byol", "--case", "-1"], "must be at least 0"),
         (["verify", "--sed", "3"], "unrecognized arguments: --sed"),
         (["verify", "--json", "/does/not/exist.json"], "directory that exists"),
+        (["list", "--json", "/does/not/exist.json"], "directory that exists"),
+        (["probe", "run=pixels", "--json", "/"], "must be a file"),
+        (["demo", "--json", "/does/not/exist.json"], "directory that exists"),
+        (["list", "/does/not/exist", "--json", "-"], "has no runs"),
     ],
 )
 def test_bad_usage_is_one_line_that_helps_and_exit_code_2(capsys, argv, says):
@@ -107,7 +117,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path, monkeypatc
     path.write_text("before")
 
     def full(self, target):
-        raise OSError("no space left")
+        raise OSError(28, "no space left")
 
     monkeypatch.setattr(command.Path, "replace", full)
     assert cli.main(["verify", "--only", "svhn-backbone", "--json", str(path)]) == 2
@@ -117,7 +127,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path, monkeypatc
 
 
 def test_one_small_function_is_a_new_command(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_COMMANDS", dict(cli.COMMANDS))
+    shared = dict(cli.COMMANDS)
+    for name in ("cli", "lab.commands"):
+        monkeypatch.setattr(f"gcalign.{name}.COMMANDS", shared)
 
     @cli.command("greet", "say hello", example="gcalign greet you")
     def greet(parser):
@@ -126,3 +138,77 @@ def test_one_small_function_is_a_new_command(monkeypatch, capsys):
 
     assert cli.main(["greet", "you"]) == 0
     assert capsys.readouterr().out == "hello you\n"
+
+
+# --- JSON and terminals ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """A folder with one run that was probed twice."""
+    from gcalign.lab import files
+    from gcalign.lab.training.config import configured
+    from gcalign.lab.training.runs import Run
+
+    config = configured(["method=gca-uot", "data=scenes", "seed=3", "name=a-name-that-is-long", f"runs={tmp_path}"])
+    run = Run.of(config)
+    run.start(config)
+    probes = [{"kind": "probe", "protocol": "knn", "accuracy": value} for value in (0.25, 0.5)]
+    files.append_json_lines(run.results_file, [{"kind": "train", "step": 7, "loss": 1.0}, *probes])
+    return run
+
+
+def test_runs_are_listed_as_json_with_numbers(listed, capsys, tmp_path):
+    assert cli.main(["list", str(tmp_path), "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["accuracy"] == {"knn": 0.5}  # the last one measured
+    assert (row["method"], row["seed"], row["state"], row["run"]) == ("gca-uot", 3, "step 7", str(listed.path))
+    assert cli.main(["list", str(tmp_path), "--json", str(tmp_path / "rows.json")]) == 0
+    assert json.loads((tmp_path / "rows.json").read_text()) == [row]
+    assert "knn 50.0 %" in capsys.readouterr().out  # the table is shown as well
+
+
+def in_terminal(columns: int, *words: str, **env: str) -> str:
+    """What a command prints in a terminal of this width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    wanted = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
+    program = [sys.executable, "-m", "gcalign", *words]
+    child = subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL,
+                             env={**wanted, "TERM": "xterm-256color", **env})  # fmt: skip
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # Linux, once the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(ours)
+    assert child.wait() == 0
+    return said.decode()
+
+
+def test_a_narrow_terminal_cuts_nothing_off(listed, tmp_path):
+    shown = re.sub(r"\x1b\[[\d;]*m", "", in_terminal(60, "list", str(tmp_path)))
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "…" not in shown
+    columns = zip(*(line.strip("│\r").split("│") for line in shown.splitlines() if line.startswith("│")), strict=True)
+    cells = ["".join(cell.strip() for cell in column) for column in columns]
+    assert cells[0] == str(listed.path)
+    assert "gca-uot" in cells[1]
+
+
+@pytest.mark.slow
+def test_no_color_is_respected():
+    words = ("verify", "--only", "thm:byol", "--only", "thm:gcarince", "--cases", "20")
+    coloured = r"\x1b\[[\d;]*(?:3[0-7]|38|9[0-7])[\d;]*m"
+    assert re.search(coloured, in_terminal(100, *words))
+    assert not re.search(coloured, in_terminal(100, *words, NO_COLOR="1"))
+
+
+def test_the_help_states_the_exit_codes(capsys):
+    assert cli.main(["--help"]) == 0
+    assert "Exit codes: 0" in capsys.readouterr().out

@@ -213,7 +213,7 @@ def test_every_page_is_in_the_navigation():
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
     if importlib.util.find_spec("material") is None or importlib.util.find_spec("mkdocstrings") is None:
         pytest.skip("mkdocs-material and mkdocstrings are not installed; make docs installs them")
-    words = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -297,7 +297,7 @@ def test_a_tensorboard_log_continues_where_the_run_does(tmp_path, monkeypatch):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     words = ("epochs=6", "log_every=1", "checkpoint_every=4")
     config = config_for(tmp_path, *words)
-    for at in (6, 7, 11):
+    for at in (3, 6, 7, 11):  # the first before there is a checkpoint
         stopped(config, monkeypatch, at)
     run = train(config, images=pictures(), quiet=True)
     seen = accumulator.EventAccumulator(str(run.path / "tensorboard"))

@@ -469,6 +469,7 @@ def test_configs_of_the_papers_scale_are_whole_and_have_its_encoders_and_batches
         ("svhn", "resnet50", 1.0, 512, 500),
         ("imagenet100", "resnet50", 1.0, 512, 200),
         ("pacs", "resnet18", 1.0, 256, 1500),
+        ("pairs", "small", 1.0, 256, 100),  # not in the paper
     }
 
 

@@ -281,6 +281,12 @@ _add(
     jobs.same_eps,
 )
 _LEARNT = ("method.learnable=true",)
+_EMOJI = (
+    "data=pairs",
+    "data.root=../shared/data/emoji/pairs.parquet",
+    "data.columns=[image,name_en]",
+    "data.group=emoji:base",
+)
 _add(
     "emoji-pairs",
     "emoji and their names: INCE (CLIP), GCA-INCE and GCA-UOT, mismatched pairs, graded targets, five seeds (ours)",
@@ -292,14 +298,7 @@ _add(
     changes={
         "tiny": {"images": ("data=shapes", *_LEARNT), "noise": (0.0, 0.3), "search": ("pairs.noise=0.3",)},
         "small": {
-            "images": (
-                "data=pairs",
-                "data.root=../shared/data/emoji/pairs.parquet",
-                "data.columns=[image,name_en]",
-                "data.group=emoji:base",
-                "data.size=24",
-                *_LEARNT,
-            ),
+            "images": (*_EMOJI, "data.size=24", *_LEARNT),
             "train": ("model.width=0.5", "model.hidden=256", "model.out=64", "batch_size=128", "epochs=12"),
             "seeds": (0, 1, 2, 3, 4),
             "noise": (0.0, 0.3),
@@ -307,6 +306,6 @@ _add(
             "search_seeds": (100,),
             "does": "2631 training pairs of emoji, 24 × 24 pixels, half of the small encoders, 12 epochs, 5 seeds",
         },
-        "paper": {"images": ("data=shapes", *_LEARNT), "noise": (0.0, 0.3)},
+        "paper": {"images": (*_EMOJI, "data.size=48", *_LEARNT), "train": ("epochs=100",), "noise": (0.0, 0.3)},
     },
 )

@@ -59,9 +59,7 @@ class Data:
     on_error: str = "skip"  # what to do with an image that cannot be read: skip or raise
     tail: float = 1.0  # long tail: the first class has this many times the images of the last
     columns: str = ""  # of a table of pairs: one for each side, e.g. [image,name_en]; a+b are two on one side
-    group: str | None = (
-        None  # its column of near-duplicates, which a split keeps together; emoji:base is a rule of ours
-    )
+    group: str | None = None  # its column of near-duplicates, which a split keeps together, or emoji:base
     fold: int = 0  # which of the splits by group
     validation: float = 0.1  # share of the pairs that is held out for choosing settings
     test: float = 0.2  # share of the pairs that is held out for testing

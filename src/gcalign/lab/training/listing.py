@@ -36,17 +36,19 @@ def show(folder: str, *, mean: bool = False) -> None:
 
 
 def listing(folder: str) -> list[dict[str, Any]]:
-    """One record for each run below a folder: what it is, how far it is, its best-known accuracies."""
-    return [_row(run) for run in _runs(folder)]
+    """One row for each run below a folder, in words: what it is, how far it is, its best-known accuracies."""
+    rows = []
+    for record in map(_record, _runs(folder)):
+        said = ", ".join(f"{k} {100 * v:.1f} %" for k, v in record["accuracy"].items())
+        rows.append(
+            {key: "–" if value is None else value for key, value in {**record, "accuracy": said or None}.items()}
+        )
+    return rows
 
 
 def records(folder: str) -> list[dict[str, Any]]:
-    """The runs as plain data: as `listing`, with the accuracy of each protocol, the last one measured, as a number."""
-    found = []
-    for run, row in zip(_runs(folder), listing(folder), strict=True):
-        probes = [] if row["state"] == "unreadable" else [r for r in run.results() if r["kind"] == "probe"]
-        row["accuracy"] = {r["protocol"]: r["accuracy"] for r in probes}
-        found.append({key: None if value == "–" else value for key, value in row.items()})
+    """The same as plain data: the accuracy of each protocol, the last one measured, is a number."""
+    found = list(map(_record, _runs(folder)))
     if not found:
         raise ValueError(NONE.format(folder))
     return found
@@ -56,23 +58,22 @@ def _runs(folder: str) -> Iterator[Run]:
     return (Run(path.parent) for path in sorted(path_of(folder).glob("**/config.json")))
 
 
-def _row(run: Run) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, "–") | {"run": str(run.path)}
+def _record(run: Run) -> dict[str, Any]:
+    record: dict[str, Any] = dict.fromkeys(COLUMNS) | {"run": str(run.path), "accuracy": {}}
     try:
         config, results = run.config(), run.results()
         changed = datetime.datetime.fromtimestamp(run.config_file.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OSError) as error:
         warnings.warn(str(error), stacklevel=2)
-        return row | {"state": "unreadable"}
+        return record | {"state": "unreadable"}
     steps = [r["step"] for r in results if r["kind"] == "train"]
-    probes = {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"}
-    return row | {
+    return record | {
         "method": config.method["name"],
         "data": config.data.name,
         "pairs": _pairs(config),
         "seed": config.seed,
         "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
-        "accuracy": ", ".join(f"{k} {100 * v:.1f} %" for k, v in probes.items()) or "–",
+        "accuracy": {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"},
         "started": changed,
     }
 

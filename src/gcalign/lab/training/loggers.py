@@ -25,8 +25,13 @@ class Named:
 
 
 def _purged(run: Path, step: int) -> dict[str, Any]:
-    """TensorBoard hides what a killed process logged after `step`, if this one's file has a later name than its."""
+    """TensorBoard hides what a killed process logged after `step`, if this one's file has a later name than its.
+
+    A process that was killed before its first checkpoint has logged something too, and the run starts again at 0.
+    """
     seconds = [path.name.split(".")[3] for path in (run / "tensorboard").glob("events.out.tfevents.*")]
+    if not seconds:
+        return {}
     last = max((int(text) for text in seconds if text.isdigit()), default=0)
     while last >= int(time.time()) >= last - 5:  # a clock that was turned back is not waited for
         time.sleep(0.1)
@@ -89,7 +94,7 @@ def logger_of(name: str, arguments: dict[str, Any], run: Path, resume_at: int = 
     named = LOGGERS.get(name)
     kind = _imported(named.where if named else name)
     own = named.arguments(run) if named else {"save_dir": run}
-    own |= named.resumed(run, resume_at) if named and resume_at else {}
+    own |= named.resumed(run, resume_at) if named else {}
     known = inspect.signature(kind).parameters
     if not named and "save_dir" not in known:
         own = {}

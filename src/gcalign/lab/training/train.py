@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import signal
 import threading
 import warnings
@@ -201,6 +202,9 @@ def _finished(run: Run, quiet: bool) -> Run:
     return run
 
 
+_LOST = re.compile("gloo|nccl|connection|peer", re.IGNORECASE)  # what torch says of a rank that does not answer
+
+
 class WorkerError(Exception):
     """A process that training needs is gone."""
 
@@ -220,6 +224,9 @@ def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
         except SystemExit:
             raise KeyboardInterrupt from None
         except (RuntimeError, ConnectionError, EOFError) as error:
+            if trainer.world_size > 1 and _LOST.search(str(error)):
+                said = f"a rank of devices={trainer.world_size} is gone ({brief(error)})"
+                raise WorkerError(said) from error
             # seen by the loader itself, or by what fetches a batch from its worker
             if not loader.num_workers or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
                 raise
