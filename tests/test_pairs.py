@@ -356,6 +356,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
     assert train(config, quiet=True).weights_file.read_bytes() == whole.weights_file.read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore:.*collapsed to one point")
 def test_epsilon_is_learnt_and_stays_at_its_bound(tmp_path):
     words = ("method=ince", "method.eps=0.0102", "method.learnable=true", "optimizer.lr=0.5", "optimizer.warmup=0")
     run = train(configured([*QUICK, *words, "log_every=1", f"runs={tmp_path}"]), quiet=True)
