@@ -34,7 +34,7 @@ def configuration() -> str:
     from gcalign.lab.training.config import COMMON, DATA
     from gcalign.lab.training.recipes import RECIPES
 
-    rows = [(f"`{key.name}`", f"`{key.default}`", key.meaning) for key in keys.every()]
+    rows = [(f"`{key.name}`", f"`{key.default}`" if key.default else "", key.meaning) for key in keys.every()]
     methods = [
         (f"`{name}`", ", ".join(f"`method.{key}={value}`" for key, value in own))
         for name, own in keys.options().items()
@@ -99,7 +99,7 @@ def command_line() -> str:
 **Exit codes**: 0, the command ran, whatever its result; 2, an error, printed as one line with its remedy; 130, interrupted.
 
 **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows as JSON; `--json -` writes only JSON to standard output. `NO_COLOR=1`
-prints without colours. A table takes the width of the terminal; where the output is a file, `COLUMNS` has no effect and tables are wide.
+prints without colours. In a terminal that is too narrow for a table, its rows are printed one below the other. Where the output is a file, tables are wide.
 
 {"".join(parts).rstrip()}
 """

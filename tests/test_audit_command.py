@@ -18,7 +18,10 @@ from safetensors.torch import save_file
 
 import gcalign
 from gcalign.cli import main
+from gcalign.lab.audit.crossfit_pairs import folds_of
 from gcalign.lab.training.config import configured
+from gcalign.lab.training.pair_runs import pairs_of
+from gcalign.lab.training.pair_stream import PairStream
 from gcalign.lab.training.stream import Stream, mismatched
 from gcalign.lab.training.train import images_of, train
 
@@ -347,6 +350,63 @@ def test_what_a_run_of_somebody_else_names_is_not_followed(part, key, value, sai
     assert code == 2
     assert said in err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+# --- a run on pairs of columns --------------------------------------------------------------------------------------
+
+SHAPES = (
+    "method=ince", "data=shapes", "epochs=1", "batch_size=32", "model.width=0.25", "model.hidden=32",
+    "model.out=16", "logger=none", "accelerator=cpu",
+)  # fmt: skip
+
+
+def test_folds_keep_groups_together_and_are_of_similar_size():
+    groups = torch.randint(40, (300,), generator=torch.Generator().manual_seed(0))
+    fold = folds_of(groups, 3, 0)
+    assert all(len(set(fold[groups == k].tolist())) == 1 for k in groups.unique())
+    sizes = torch.bincount(fold)
+    assert len(sizes) == 3
+    assert int(sizes.max() - sizes.min()) <= int(torch.bincount(groups).max())
+
+
+def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [*SHAPES, "pairs.noise=0.3"]
+    made = train(configured(words), quiet=True)
+    pairs = pairs_of(made.config().data)
+    n, seen = len(pairs.rows("train")), {}
+
+    def watched(part, *, members, **others):
+        seen[part.name] = set(members.tolist())
+        return train(part, members=members, **others)
+
+    monkeypatch.setattr("gcalign.lab.audit.crossfit_pairs.train", watched)
+    code, out, err = run(
+        capsys, f"run={made.path}", "folds=2", "-o", "out.csv", "--feedback", "w.npy", "--html", "p.html"
+    )
+    assert code == 0, err
+    assert seen["fold1of2"] | seen["fold2of2"] == set(range(n))
+    assert not seen["fold1of2"] & seen["fold2of2"]
+    groups = pairs.groups[pairs.rows("train")]
+    assert not {int(groups[k]) for k in seen["fold1of2"]} & {int(groups[k]) for k in seen["fold2of2"]}
+    assert f"known mismatches: {round(0.3 * n) / n:.1%}" in out
+    page = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "data:image/png" in page
+    weights = np.load("w.npy", allow_pickle=False)
+    assert weights.shape == (n,)
+    assert train(configured([*words, "pairs.weights=w.npy"]), quiet=True).done
+
+
+def test_weights_of_zero_leave_pairs_of_columns_out_and_others_reach_the_batch():
+    pairs = pairs_of(configured(SHAPES).data)
+    n = len(pairs.rows("train"))
+    weights = torch.linspace(0.1, 1, n)
+    weights[64:] = 0
+    stream = PairStream(pairs, batch_size=32, epochs=1, seed=0, noise=0.0, weights=weights)
+    assert len(stream) == 2
+    seen = torch.cat([stream[step].weights[0] for step in range(2)])
+    assert torch.equal(seen.sort().values, weights[:64])
+    assert torch.equal(stream[0].weights[0], stream[0].weights[1])
 
 
 @pytest.mark.slow

@@ -432,7 +432,7 @@ def test_flipped_bits_in_result_files_are_named_with_their_line(tmp_path, n, cap
         try:
             end = "read" if len(records.read(path)) == len(made) else "lines missing"
         except ValueError as error:
-            end = "refused" if f"{path}, line " in str(error) else "no line named"
+            end = "refused" if f"{path}, line " in str(error) else "refused without its line"
         ends[end] += 1
-    assert ends["lines missing"] == ends["no line named"] == 0
+    assert ends.keys() <= {"read", "refused"}
     faults.report("flipped bits in result files", tried=n, **ends)

@@ -156,9 +156,13 @@ function list() {
 
 // --- points -------------------------------------------------------------------------------------------------
 
+const along = (z) => self.emoji.axes.map((axis) => axis.reduce((s, v, d) => s + v * z[d], 0));
+const SPREAD = 1.12 / Math.max(...[...self.emoji.z1, ...self.emoji.z2].flatMap(along).map(Math.abs));
+
 function placed(z) {
   if (state.data !== "emoji") return [z[0], -z[1]];
-  return self.emoji.axes.map((axis, k) => (k ? -1.25 : 1.25) * axis.reduce((s, v, d) => s + v * z[d], 0));
+  const [px, py] = along(z);
+  return [SPREAD * px, -SPREAD * py];
 }
 
 function arrow([px, py], [dx, dy], scale) {

@@ -26,6 +26,7 @@ from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.evaluation.results import Result
 from gcalign.lab.models import encoder
 from gcalign.lab.report.page import Cell, Grid, Section, page, png
+from gcalign.lab.terminal import fitting
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.owner import owned
 from gcalign.lab.training.runs import Run, load_encoder
@@ -76,7 +77,7 @@ def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None, to
             of = name if noise is None else f"{name}, {_said(noise)} pairs"
             console.print(f"{len(rows)}/{len(tasks)}  {of}: {100 * row.full:.1f} % with all labels{took}")
     finished = {(name, noise): Run.of(_config(name, noise, folder, seed)) for noise in NOISE for name in METHODS}
-    console.print(_table(rows))
+    console.print(fitting(_table(rows), console))
     if to_json is not None:
         files.to_json_file(to_json, [asdict(row) for row in rows])
     files.write(path, _page(rows, finished, Scenes("test")))

@@ -7,9 +7,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from gcalign.lab.words import printable
+
+if TYPE_CHECKING:  # imported when a table is shown: help does not wait for it
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 
 class Steady:
@@ -70,3 +74,23 @@ def steady() -> Iterator[None]:
 
 def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
     print(f"gcalign: warning: {printable(message)}", file=sys.stderr)
+
+
+def fitting(table: Table, console: Console) -> RenderableType:
+    """The table; in a terminal that is too narrow for it, its rows one below the other, `heading: value` to a line."""
+    from rich.console import Group
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    wide = Measurement.get(console, console.options.update(max_width=10_000), table).minimum
+    if not console.is_terminal or wide <= console.width:
+        return table
+    lines = [Text.assemble((str(table.title), "bold"))] if table.title else []
+    cells = [list(column.cells) for column in table.columns]
+    for row in zip(*cells, strict=True):
+        lines.append(Text("─" * min(20, console.width), style="dim"))
+        for column, cell in zip(table.columns, row, strict=True):
+            said = cell if isinstance(cell, Text) else Text(str(cell))
+            if said.plain:
+                lines.append(Text.assemble((f"{column.header}: " if str(column.header) else "", "bold"), said))
+    return Group(*lines)

@@ -16,7 +16,7 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
     """Add the arguments; return what runs on them."""
     add = parser.add_argument
     add(
-        "inputs",
+        "overrides",
         nargs="+",
         metavar="INPUT",
         help="two files of embeddings (.npy, .npz, .parquet, .safetensors; FILE:NAME chooses an array or column), or "
@@ -28,7 +28,11 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
     add("--ids", metavar="FILE:NAME", help="names of the pairs: a parquet column, or a .txt file with one in each line")
     add("--show-a", metavar="FILE:NAME", help="texts or images of the first side for the page, in the same formats")
     add("--show-b", metavar="FILE:NAME", help="the same for the second side")
-    add("--folds", metavar="PATH", help="fold of each pair (.npy), if each fold was embedded by a model of its own")
+    add(
+        "--folds",
+        metavar="PATH",
+        help="fold of each pair (.npy), if each was embedded by a model of its own; of a run, how many",
+    )
     add("--worst", type=int, default=50, metavar="N", help="pairs on the page (default: %(default)s)")
     add("--score", default="plan", help="plan, cosine, csls, softmax or neighbours (default: %(default)s)")
     add("--eps", type=float, metavar="ε", help="of the plan (default: chosen without labels)")

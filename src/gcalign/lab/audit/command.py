@@ -44,7 +44,7 @@ def audit(args: argparse.Namespace) -> None:
     count("--worst", args.worst, "pairs on the page")
     assert table is not None
     shown = sys.stderr.isatty()
-    if any("=" in word and not Path(word.rpartition(":")[0] or word).exists() for word in args.inputs):
+    if any("=" in word and not Path(word.rpartition(":")[0] or word).exists() for word in args.overrides):
         subject = _of_run(args, shown)
     else:
         subject = _of_files(args)
@@ -53,7 +53,7 @@ def audit(args: argparse.Namespace) -> None:
     try:
         found = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
     except (ValueError, TypeError) as error:
-        raise ValueError(_named(str(error), args.inputs)) from error
+        raise ValueError(_named(str(error), args.overrides)) from error
     _write(found, subject, table, page, weights, args.worst)
     print(found)
     if subject.wrong is not None:
@@ -64,19 +64,20 @@ def audit(args: argparse.Namespace) -> None:
 
 
 def _of_files(args: argparse.Namespace) -> Subject:
-    if len(args.inputs) != 2:
+    given = args.overrides
+    if len(given) != 2:
         raise ValueError(
-            f"{len(args.inputs)} inputs were given; an audit takes two files of embeddings, a.npy b.npy, or run=runs/…"
+            f"{len(given)} inputs were given; an audit takes two files of embeddings, a.npy b.npy, or run=runs/…"
         )
-    a, b = map(inputs.embeddings, args.inputs)
+    a, b = map(inputs.embeddings, given)
     n = len(a)
     if n != len(b):
         raise ValueError(
-            f"{args.inputs[0]} has {n} rows and {args.inputs[1]} has {len(b)}; row i of both must be one pair: give "
-            "files of the same length"
+            f"{given[0]} has {n} rows and {given[1]} has {len(b)}; row i of both must be one pair: give files of the "
+            "same length"
         )
     return Subject(
-        title=f"Pairs of {Path(args.inputs[0]).name} and {Path(args.inputs[1]).name}",
+        title=f"Pairs of {Path(given[0]).name} and {Path(given[1]).name}",
         a=a,
         b=b,
         folds=None if args.folds is None else torch.tensor(inputs.vector(args.folds, n)),
@@ -99,10 +100,11 @@ def _named(said: str, inputs: Sequence[str]) -> str:
 def _of_run(args: argparse.Namespace, shown: bool) -> Subject:
     from gcalign.lab.audit.crossfit import crossfitted
 
-    for name in ("ids", "show_a", "show_b", "folds"):
+    for name in ("ids", "show_a", "show_b"):
         if getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} is for files of embeddings; a run brings its own")
-    found = crossfitted(args.inputs, progress=shown)
+    words = args.overrides if args.folds is None else [*args.overrides, f"folds={args.folds}"]
+    found = crossfitted(words, progress=shown)
     note = f"Cross-fitted: each of {found.folds_made} folds was embedded by a model that never saw its pairs."
     return Subject(
         title=found.title,
@@ -110,8 +112,8 @@ def _of_run(args: argparse.Namespace, shown: bool) -> Subject:
         b=found.b,
         folds=found.folds,
         names=found.names,
-        first=found.images("first"),
-        second=found.images("second"),
+        first=found.first,
+        second=found.second,
         note=note,
         wrong=found.wrong if bool(found.wrong.any()) else None,
     )

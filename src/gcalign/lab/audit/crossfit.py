@@ -28,14 +28,16 @@ CHUNK = 500  # images embedded at once
 
 @dataclass(frozen=True)
 class CrossFitted:
-    """Pairs of training images with embeddings from models that never saw them."""
+    """Training pairs with embeddings from models that never saw them."""
 
     title: str
     a: Tensor  # [n, D]
     b: Tensor  # [n, D]
     folds: Tensor  # [n]
-    partners: Tensor  # [n] the image that the second views show
-    pool: Images
+    partners: Tensor  # [n] the pair whose second side each has
+    names: Sequence[str] | None
+    first: Sequence[Any]  # what the sides show
+    second: Sequence[Any]
 
     @property
     def folds_made(self) -> int:
@@ -45,14 +47,6 @@ class CrossFitted:
     def wrong(self) -> Tensor:  # [n] bool
         """The pairs that were mismatched on purpose."""
         return self.partners != torch.arange(len(self.partners))
-
-    @property
-    def names(self) -> list[str] | None:
-        return list(self.pool.places) or None
-
-    def images(self, side: str) -> Sequence[Any]:
-        """What a side shows, image by image."""
-        return _Shown(self.pool, torch.arange(len(self.partners)) if side == "first" else self.partners)
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,7 @@ def crossfitted(overrides: Sequence[str], *, progress: bool = False) -> CrossFit
         numbers[key] = count(key, int(text), f"{default} is the default", least=2 if key == "folds" else 1)
     run = Run.at(given["run"])
     config = run.config()
-    if config.pairs.noise and not config.pairs.fixed:
+    if config.pairs.noise and not config.pairs.fixed and not config.data.paired:
         raise ValueError(
             f"{run.path} mismatches other pairs in each step (pairs.noise={config.pairs.noise:g}), so it has "
             "no pairs to audit; train it with pairs.fixed=true"
@@ -94,6 +88,10 @@ def crossfitted(overrides: Sequence[str], *, progress: bool = False) -> CrossFit
     # nothing of the run's own watching: a logger can be a name to be imported
     config = dataclasses.replace(config, logger="none", logger_args={}, wait=False)
     config.check()
+    if config.data.paired:
+        from gcalign.lab.audit.crossfit_pairs import crossfit_pairs
+
+        return crossfit_pairs(config, run, folds=numbers["folds"], encoder=given.get("encoder"), progress=progress)
     encoder = factory_of(config.model.encoder, given.get("encoder"), f"run={run.path}")
     return crossfit(config, run, **numbers, encoder=encoder, progress=progress)
 
@@ -102,7 +100,7 @@ def crossfit(
     config: Config, run: Run, *, folds: int, views: int, encoder: str | Factory | None = None, progress: bool = False
 ) -> CrossFitted:
     """Cross-fit the pairs of a config, all alike; the models of the folds are kept in the run's folder."""
-    config = dataclasses.replace(config, pairs=dataclasses.replace(config.pairs, weights=None, digest=None))
+    config = alike(config)
     images = images_of(config.data, "train")
     n = len(images)
     if n < 10 * folds:
@@ -115,7 +113,7 @@ def crossfit(
     for k in range(folds):
         if progress:
             print(f"fold {k + 1} of {folds}", file=sys.stderr, flush=True)
-        part = dataclasses.replace(config, name=f"fold{k + 1}of{folds}", runs=str(run.path / "audit"), knn_every=0)
+        part = part_of(config, run, k, folds)
         trained = train(
             part,
             images=images,
@@ -134,7 +132,18 @@ def crossfit(
     a, b = sides
     assert a is not None
     assert b is not None
-    return CrossFitted(f"Pairs of {run.path.name}", a, b, fold, partners, images)
+    items = _Shown(images, torch.arange(n)), _Shown(images, partners)
+    return CrossFitted(f"Pairs of {run.path.name}", a, b, fold, partners, list(images.places) or None, *items)
+
+
+def alike(config: Config) -> Config:
+    """Without weights: an audit judges every pair."""
+    return dataclasses.replace(config, pairs=dataclasses.replace(config.pairs, weights=None, digest=None))
+
+
+def part_of(config: Config, run: Run, k: int, folds: int) -> Config:
+    """The run that is trained without fold k; it is kept in the folder of the run that is audited."""
+    return dataclasses.replace(config, name=f"fold{k + 1}of{folds}", runs=str(run.path / "audit"), knn_every=0)
 
 
 @torch.inference_mode()

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gcalign.lab.terminal import fitting
+
 Row = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]  # key, heading, how a value is shown
 _WIDTH = 165  # where the output is no terminal and has no width of its own
@@ -81,9 +83,9 @@ class Result:
     def show(self, console: Console) -> None:
         console.print(Text(f"{self.name}: {self.method}"))
         for sheet in self.sheets:
-            console.print(sheet.table())
+            console.print(fitting(sheet.table(), console))
         if self.targets:
-            console.print(_verdicts(self.targets))
+            console.print(fitting(_verdicts(self.targets), console))
         for note in self.notes:
             console.print(Text(f"· {note}"))
 

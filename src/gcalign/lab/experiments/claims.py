@@ -194,9 +194,11 @@ def _show(found: Sequence[Judged], proofs: Sequence[verify.Verdict]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from gcalign.lab.terminal import fitting
+
     table = Table(show_lines=False, expand=True)
     for name, ratio in (("claim", 4), ("paper", 3), ("found", 5)):
-        table.add_column(name, ratio=ratio)
+        table.add_column(name, ratio=ratio, overflow="fold")
     table.add_column("basis", no_wrap=True)
     table.add_column("p → Holm", no_wrap=True)
     table.add_column("verdict")
@@ -217,7 +219,7 @@ def _show(found: Sequence[Judged], proofs: Sequence[verify.Verdict]) -> None:
                 Text(p.claim), Text(p.label), Text(p.evidence), Text(f"{p.cases} cases"), Text("–"), Text(p.verdict)
             )
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
-    console.print(table)
+    console.print(fitting(table, console))
     console.print(Text(f"{summary(found)}."))
     if not proofs:
         console.print(Text("Theorems: gcalign verify, or --theorems here."))

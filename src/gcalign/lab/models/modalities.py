@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -51,19 +53,20 @@ class NGrams(nn.Module):
         codes = [hashed(text) for text in texts]
         offsets = torch.tensor([0, *(len(code) for code in codes[:-1])]).cumsum(0)
         device = self.embedding.weight.device
-        flat = torch.tensor([code % self.buckets for one in codes for code in one])
+        flat = torch.from_numpy(np.concatenate(codes) % self.buckets)
         return self.layers(self.embedding(flat.to(device), offsets.to(device)))
 
 
 @functools.lru_cache(maxsize=2**16)
-def hashed(text: str) -> tuple[int, ...]:
+def hashed(text: str) -> npt.NDArray[np.int64]:
     """A number for each n-gram of a text, the same on every machine; words begin and end with a space."""
     padded = f" {' '.join(text.lower()[:LONGEST].split())} "
-    return tuple(
+    codes = [
         zlib.crc32(f"{n}{padded[k : k + n]}".encode("utf-8", "surrogatepass"))
         for n in LENGTHS
         for k in range(len(padded) - n + 1)
-    )
+    ]
+    return np.array(codes, np.int64)
 
 
 class Numbers(nn.Module):

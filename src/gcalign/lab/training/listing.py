@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from gcalign.lab.terminal import fitting
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.runs import Run
 from gcalign.lab.words import path_of, printable
@@ -29,10 +30,11 @@ def show(folder: str, *, mean: bool = False) -> None:
     if not rows:
         raise ValueError(NONE.format(folder))
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*(Column(Text(printable(name)), overflow="fold") for name in names))
+    table = Table(*(Column(Text(printable(name))) for name in names))
     for row in rows:
         table.add_row(*(Text(printable(row.get(name, "–"))) for name in names))
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console.print(fitting(table, console))
 
 
 def listing(folder: str) -> list[dict[str, Any]]:

@@ -76,6 +76,8 @@ class PairTraining(Training):
             known["ids"] = batch.owners
         if "domains" in self.target.reads:
             known["domains"] = batch.groups
+        if batch.weights is not None:
+            known["weights"] = batch.weights
         if len(z) == 2:
             loss = self.criterion(z[0], z[1], **known)
         else:

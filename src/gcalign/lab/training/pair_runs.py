@@ -29,6 +29,7 @@ from gcalign.lab.training.pair_stream import PairStream
 from gcalign.lab.training.ready import Encoder
 from gcalign.lab.training.runs import Run, factory_of, filled, read, save
 from gcalign.lab.training.sums import check_crc32, crc32
+from gcalign.lab.training.weights import weights_of_pairs
 
 
 def pairs_of(data: Data) -> Pairs:
@@ -50,6 +51,8 @@ class Task:
 
     config: Config
     run: Run
+    members: Tensor | None = None  # the training pairs to use; None is all
+    builds: Sequence[str | Factory] | None = None  # the encoders, if not by their names in the config
     images: None = None  # there is no data set of images alone
 
     def made(self, rank: int, world: int) -> tuple[PairStream, PairTraining]:
@@ -63,13 +66,15 @@ class Task:
             noise=config.pairs.noise,
             rank=rank,
             world=world,
+            weights=weights_of_pairs(config.pairs, len(pairs.rows("train"))),
+            members=self.members,
         )
         items = sum(math.prod(side.shape) * len(side) / len(pairs) for side in pairs.sides)
         within(
             "BATCH_BYTES", int(4 * stream.batch_size * items), f"batch_size={config.batch_size}: the number of bytes"
         )
         names = encoder_names(pairs.sides, encoders_of(config))
-        module = PairTraining(config, pairs, stream.total, [outside(name) for name in names])
+        module = PairTraining(config, pairs, stream.total, self.builds or [outside(name) for name in names])
         return stream, module
 
     def save(self, module: PairTraining) -> None:
@@ -186,16 +191,20 @@ def load_encoders(run: Run, given: str | Factory | Sequence[str | Factory | None
     names = encoder_names(sides, encoders_of(config))
     if len(names) != len(sides):
         raise ValueError(f"{run.weights_file} has {len(sides)} sides and {len(names)} encoders; train the run again")
-    own = _given(given, names)
     made = []
-    for k, (side, name) in enumerate(zip(sides, names, strict=True)):
-        factory = factory_of(name, own[k], f"run={run.path}")
+    for k, (side, factory) in enumerate(zip(sides, builds_of(names, given, run), strict=True)):
         make = functools.partial(Tower, config, side.kind, side.shape, factory, k)
         network = filled(make, f"towers.{k}.", tensors, run.weights_file, lazily=isinstance(factory, str))
         assert isinstance(network, Tower)
         made.append(SideEncoder(side, network))
     eps = next((float(v.exp()) for key, v in tensors.items() if key.endswith("log_eps")), None)
     return Encoders(made, float(config.method["eps"]) if eps is None else eps).eval()
+
+
+def builds_of(names: Sequence[str], given: Any, run: Run) -> list[str | Factory]:
+    """What makes the encoder of each side: its name if it is one of gcalign's, else what the user gives."""
+    own = _given(given, names)
+    return [factory_of(name, mine, f"run={run.path}") for name, mine in zip(names, own, strict=True)]
 
 
 def _given(given: Any, names: Sequence[str]) -> list[str | Factory | None]:

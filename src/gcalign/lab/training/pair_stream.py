@@ -23,11 +23,13 @@ class PairBatch:
     owners: tuple[Tensor, ...] | None  # of each item, where a pair has several on a side
     groups: tuple[Tensor, ...]  # of each item
     seeds: tuple[int, ...]  # of each side's augmentation
+    weights: tuple[Tensor, ...] | None = None  # of each item
 
     def to(self, device: torch.device) -> PairBatch:
         items = tuple(x.to(device) if isinstance(x, Tensor) else x for x in self.items)
         owners = None if self.owners is None else tuple(x.to(device) for x in self.owners)
-        return PairBatch(self.step, items, owners, tuple(x.to(device) for x in self.groups), self.seeds)
+        weights = None if self.weights is None else tuple(x.to(device) for x in self.weights)
+        return PairBatch(self.step, items, owners, tuple(x.to(device) for x in self.groups), self.seeds, weights)
 
 
 class PairStream(Dataset[PairBatch]):
@@ -38,18 +40,31 @@ class PairStream(Dataset[PairBatch]):
     """
 
     def __init__(
-        self, pairs: Pairs, *, batch_size: int, epochs: int, seed: int, noise: float, rank: int = 0, world: int = 1
+        self,
+        pairs: Pairs,
+        *,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        noise: float,
+        rank: int = 0,
+        world: int = 1,
+        weights: Tensor | None = None,  # [N] of each training pair; 0 leaves it out
+        members: Tensor | None = None,  # the training pairs to use; None is all
     ) -> None:
-        self.pairs, self.rows = pairs, pairs.rows("train")
-        if batch_size > len(self.rows):
+        self.pairs, self.rows, self.weights = pairs, pairs.rows("train"), weights
+        self.members = torch.arange(len(self.rows)) if members is None else members
+        if weights is not None:
+            self.members = self.members[weights[self.members] > 0]
+        if batch_size > len(self.members):
             raise ValueError(
-                f"batch_size={batch_size} must be at most the {len(self.rows)} training pairs of {pairs.name}; lower "
-                "batch_size"
+                f"batch_size={batch_size} must be at most the {len(self.members)} training pairs of {pairs.name}; "
+                "lower batch_size"
             )
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
-        self.partner = mismatched(len(self.rows), noise, seed_of(seed, "noise"))
+        self.partner = partners(pairs, noise, seed)
         self.single = all(side.single for side in pairs.sides)
-        self.steps_per_epoch = len(self.rows) // batch_size
+        self.steps_per_epoch = len(self.members) // batch_size
         self.total = self.steps_per_epoch * epochs
 
     def __len__(self) -> int:
@@ -60,19 +75,26 @@ class PairStream(Dataset[PairBatch]):
             raise IndexError(step)
         epoch, within = divmod(step, self.steps_per_epoch)
         generator = torch.Generator().manual_seed(seed_of(self.seed, "order", epoch))
-        order = torch.randperm(len(self.rows), generator=generator)
+        order = torch.randperm(len(self.members), generator=generator)
         share = self.batch_size // self.world
         start = within * self.batch_size + self.rank * share
-        mine = order[start : start + share]
+        mine = self.members[order[start : start + share]]
         first, others = self.rows[mine], self.rows[self.partner[mine]]
-        items, owners, groups, seeds = [], [], [], []
+        items, owners, groups, seeds, weights = [], [], [], [], []
         for k, side in enumerate(self.pairs.sides):
             places, which = side.of(first if k == 0 else others)
             items.append(side.take(places))
             owners.append(mine[which])
             groups.append(self.pairs.groups[others][which])  # of the name that a pair has, right or wrong
             seeds.append(seed_of(self.seed, "view", step, k, self.rank))
-        return PairBatch(step, tuple(items), None if self.single else tuple(owners), tuple(groups), tuple(seeds))
+            weights += [] if self.weights is None else [self.weights[mine][which]]
+        known = None if self.single else tuple(owners)
+        return PairBatch(step, tuple(items), known, tuple(groups), tuple(seeds), tuple(weights) or None)
+
+
+def partners(pairs: Pairs, noise: float, seed: int) -> Tensor:  # [N]
+    """Whose other sides each training pair of a run has."""
+    return mismatched(len(pairs.rows("train")), noise, seed_of(seed, "noise"))
 
 
 def mismatched(n: int, share: float, seed: int) -> Tensor:  # [n]

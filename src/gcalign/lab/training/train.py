@@ -8,7 +8,7 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -91,15 +91,15 @@ def train(
     *,
     images: Images | None = None,
     members: Tensor | None = None,
-    encoder: str | Factory | None = None,
+    encoder: str | Factory | Sequence[str | Factory] | None = None,
     quiet: bool = False,
     announce: bool = True,
 ) -> Run:
     """Run it, continue it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
 
     An encoder of the user's own is imported by its name in `config`, which a command or a call made; for a config out
-    of a file, `encoder` is what to use instead. `members` are the pairs to train on, for cross-fitting; the run's
-    config does not have them.
+    of a file, `encoder` is what to use instead (of a run on pairs, one for each side). `members` are the pairs to train
+    on, for cross-fitting; the run's config does not have them.
     """
     run = Run.of(config)
     if run.done:
@@ -107,10 +107,10 @@ def train(
     if config.data.paired:
         from gcalign.lab.training.pair_runs import Task
 
-        task: Any = Task(config, run)
+        task: Any = Task(config, run, members, encoder)  # type: ignore[arg-type]  # one for each side
     else:
         images = images_of(config.data, "train") if images is None else images
-        task = ImageTask(config, run, images, members, encoder)
+        task = ImageTask(config, run, images, members, encoder)  # type: ignore[arg-type]  # one
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
     keeper = Keeper(run)
     try:

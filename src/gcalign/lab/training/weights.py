@@ -48,6 +48,6 @@ def weights_of_pairs(pairs: Pairs, n: int) -> Tensor | None:  # [n]
     if weights.shape != (n,) or not bool((weights >= 0).all() & weights.isfinite().all()):
         raise ValueError(
             f"pairs.weights={pairs.weights} has the shape {tuple(weights.shape)}; it must have a finite weight ≥ 0 for "
-            f"each of the {n} training images: audit this run's pairs, with the same data.limit"
+            f"each of the {n} training pairs: audit this run's pairs, with the same data"
         )
     return weights

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcalign.lab.files import write
+from gcalign.lab.terminal import fitting
 from gcalign.lab.verify.claims import Claim, named
 from gcalign.lab.verify.runner import Outcome, Verdict, planned, replay, run
 
@@ -44,7 +45,7 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
     if path is not None:
         write(path, text)
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
-    console.print(*shown, sep="\n")
+    console.print(*(fitting(x, console) if isinstance(x, Table) else x for x in shown), sep="\n")
 
 
 def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
@@ -61,9 +62,9 @@ def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
 
 def _table(verdicts: Sequence[Verdict]) -> Table:
     table = Table(show_lines=True, expand=True)
-    table.add_column("claim", ratio=3)
+    table.add_column("claim", ratio=3, overflow="fold")
     table.add_column("verdict", no_wrap=True)
-    table.add_column("evidence", ratio=7)
+    table.add_column("evidence", ratio=7, overflow="fold")
     for v in verdicts:
         claim = Text.assemble((v.label, "bold"), "\n", v.claim)
         table.add_row(
