@@ -194,19 +194,11 @@ def encoder(
     if not isinstance(name, str):
         with seeded(seed):
             return _custom(name, shape, width, stem)
-<<<<<<< HEAD
-    said = f"encoder={name} width={width:g}"
-    if name in _RESNETS:
-        auto = "cifar" if max(shape[1:]) <= _SMALL_IMAGE else "imagenet"
-        form = (*_RESNETS[name], shape[0], auto if stem == "auto" else stem, width)
-        return made(lambda: ResNet(*form), seed, said)
-=======
     what = f"encoder={name} width={width:g}"
     if name in _RESNETS:
         auto = "cifar" if max(shape[1:]) <= _SMALL_IMAGE else "imagenet"
         form = (*_RESNETS[name], shape[0], auto if stem == "auto" else stem, width)
         return made(lambda: ResNet(*form), seed, what)
->>>>>>> f38ced049f087bb59512d745552c7a98877f867e
     if name != "small":
         raise ValueError(
             f"encoder={name!r} is unknown; {did_you_mean(name, NAMES)}; your own: name module:function in the "
@@ -216,11 +208,7 @@ def encoder(
         raise ValueError(f"stem={stem!r} is for ResNets; the small encoder has one of its own: leave stem=auto")
     if min(shape[1:]) < 8:
         raise ValueError(f"images of {shape[1]}×{shape[2]} are too small for the small encoder: at least 8×8")
-<<<<<<< HEAD
-    return made(lambda: Small(shape[0], width), seed, said)
-=======
     return made(lambda: Small(shape[0], width), seed, what)
->>>>>>> f38ced049f087bb59512d745552c7a98877f867e
 
 
 def _custom(function: Factory, shape: tuple[int, int, int], width: float, stem: str) -> nn.Module:
