@@ -97,7 +97,10 @@ def test_three_steps_of_the_papers_encoder_and_batch(data, stand_ins, tmp_path, 
 
 
 def test_every_data_set_of_the_papers_scale_has_its_run_here():
-    assert {job.labels["data"] for name in suite.names() for job in jobs_of(name)} == set(RUNS)
+    names = [
+        name for name in suite.names() if name != "emoji-pairs"
+    ]  # a table of pairs of our own, no images of the paper
+    assert {job.labels["data"] for name in names for job in jobs_of(name)} == set(RUNS)
 
 
 @pytest.mark.parametrize(("name", "features"), [("resnet18", 512), ("resnet50", 2048)])

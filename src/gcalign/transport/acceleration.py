@@ -28,7 +28,7 @@ class Accelerated:
 
     def __call__(self, b: Tensor, g: Tensor, error: float, slope: Tensor | None) -> Tensor:
         """The next b; `slope` is the diagonal of the derivative of G, if it is known."""
-        rate, self._error = error / self._error, error
+        rate, self._error = error / self._error if self._error else float("inf"), error
         self._calls += 1
         if not rate <= 2:  # worse than before, or NaN
             self._points.clear()
