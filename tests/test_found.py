@@ -61,3 +61,44 @@ def test_an_error_that_falls_to_zero_and_rises_again_does_not_divide_by_it():
         found = next_point(b, g, error, None)
         assert torch.isfinite(found).all()
     assert torch.equal(found, g)  # worse than before: a plain step
+
+
+def test_a_stiff_penalty_between_sides_of_other_totals_stays_in_range():
+    # u is about (ratio of the totals)^(λ/ε), e^{±208} in the end: no number of float32
+    z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    for rows, columns in (
+        (gcalign.Rows(), gcalign.Columns(30.0, mass=0.5)),
+        (gcalign.Rows(30.0), gcalign.Columns(mass=2.0)),
+    ):
+        plans = [
+            gcalign.solve((z @ z.T).to(dtype).requires_grad_(), (rows, columns), gcalign.Entropic(0.1), iterations=200)
+            for dtype in (torch.float32, torch.float64)
+        ]
+        assert plans[0].log_u.abs().max() > 88
+        torch.testing.assert_close(plans[0].matrix.double(), plans[1].matrix, rtol=2e-3, atol=1e-6)
+
+
+def test_a_zero_row_beside_a_far_one_stays_in_range():
+    z1, z2 = torch.full((1, 4), 1.6), torch.zeros(1, 4)
+    kernel = gcalign.SquaredEuclidean(0.0075, normalized=False)  # log K = −1365
+    plan = gcalign.Alignment(kernel, (gcalign.Rows(0.01), gcalign.Columns()), gcalign.KL()).plan(z1, z2)
+    torch.testing.assert_close(plan.matrix, torch.ones(1, 1), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.01])
+def test_a_robust_loss_out_of_range_is_refused_and_never_nan(lam):
+    z = torch.eye(4).requires_grad_()
+    with pytest.raises(ValueError, match="leaves the range of float32"):
+        gcalign.method("rince", eps=0.0075, q=0.6, lam=lam, scale="score")(z, z.detach())  # −e^{80}/0.6: its gradient
+    loss = gcalign.method("rince", eps=0.0075, q=0.6, lam=lam, scale="score", check_finite=False)(z, z.detach())
+    assert loss.item() == -math.inf
+    loss.backward()
+    assert not torch.isfinite(z.grad).all()  # so that a GradScaler skips the step
+
+
+def test_a_small_robust_loss_in_score_scale_is_not_zero():
+    z = torch.eye(3)
+    criterion = gcalign.method("rince", eps=0.0075, q=0.6, lam=0.01, scale="score")
+    losses = [criterion(z.to(dtype), -z.to(dtype)).item() for dtype in (torch.float32, torch.float64)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[1] != 0

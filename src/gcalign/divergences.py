@@ -173,17 +173,16 @@ class Robust(Divergence):
         return (self.q,)
 
     def per_row(self, plan: Plan) -> Tensor:
-        value = self._in_kernel_scale(plan)
-        return value * (self.q / plan.eps).exp() if self.scale == "score" else value
-
-    def value(self, plan: Plan) -> Tensor:
-        value = self._in_kernel_scale(plan).mean()  # scaled after the mean: 0·∞ in one row would be NaN
-        return value * (self.q / plan.eps).exp() if self.scale == "score" else value
-
-    def _in_kernel_scale(self, plan: Plan) -> Tensor:
         shift = plan.log_u + plan.log_v.mean()
-        spread = (self.q * (plan.log_rows - shift)).exp()
-        return (self.lam**self.q * spread - plan.power(self.q, shift)) / self.q
+        if self.scale == "score":
+            shift = shift - 1 / plan.eps  # a factor e^{q/ε} of its own would be ∞·0
+        if self.lam == 0:
+            value = plan.power(self.q, shift) / -self.q
+        else:  # (Σ_j Q_ij)^q is taken out, so that no two terms are ∞
+            positives = plan.power(self.q, plan.log_rows)
+            value = (self.q * (plan.log_rows - shift)).exp() * (self.lam**self.q - positives) / self.q
+        # the gradient is as large as the value: where it may leave the range, the value is ∞, which a criterion refuses
+        return value / (value.abs() <= torch.finfo(value.dtype).max ** 0.5)
 
 
 def W1(lam: float, scale: str = "kernel") -> Robust:  # noqa: N802  # the paper's name for a d_M

@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
+LISTED = 25  # names that an error lists; of more, it gives their number
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: a similar name, if there is one, then all names."""
+    """The end of an error about an unknown name: a similar name, if there is one, then all names, or their number."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    return f"{guess}known: {', '.join(known)}"
+    return guess + (f"known: {', '.join(known)}" if len(known) <= LISTED else f"{len(known)} names are known")
 
 
 def one_of(what: str, value: str, known: Iterable[str]) -> str:

@@ -37,6 +37,7 @@ def figures(verdicts: list[Verdict], failed: int, seconds: float, *, oracle: str
     parts = [
         f"{len(verdicts)} cases: {kinds['agrees']} agree with {oracle}, {kinds['finite']} have nothing to compare with",
         f"{kinds['refused']} refused (" + ", ".join(f"{k} {v}" for k, v in sorted(refused.items())) + ")",
+        f"{kinds['beyond']} are beyond the range of their dtype",
         f"{sum(v.converged for v in verdicts)} say that they converged",
         f"{failed} fail",
     ]

@@ -147,15 +147,13 @@ class Dense:
             if terms.entropy:
                 add(w, torch.xlogy(t, t).sum(1))
         if terms.robust:
-            shift = a + b.mean()
+            # in score scale the loss has a factor e^{q/ε}, which may be ∞ beside a power that is 0
+            shift = a + b.mean() - (1 / self.eps if terms.score else 0)
             log_q = log_p - shift[:, None]
             q = terms.q
-            scale = (q / self.eps).exp() if terms.score else log_p.new_ones(())
-            add(
-                terms.robust,
-                scale / q * terms.lam**q * (q * torch.logsumexp(log_q, 1)).exp(),
-                -scale / q * (t * torch.where(t > 0, q * log_q, 0).exp()).sum(1),
-            )
+            negatives = (q * torch.logsumexp(log_q, 1)).exp() if terms.lam else torch.zeros_like(a)
+            positives = (t * torch.where(t > 0, q * log_q, -INF).exp()).sum(1)
+            add(terms.robust, terms.lam**q * negatives / q, -positives / q)
         if terms.squared:
             add(terms.squared, (t - p).square().sum(1))
         if terms.uniformity:

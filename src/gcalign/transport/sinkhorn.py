@@ -36,7 +36,7 @@ def scalings(
     """The scalings of a problem. `slots` are for the record of iterations, 0 for none; `free` says that only the fixed
     point counts, and not the iterations that lead to it; without `linear` nothing is done but in logarithms."""
     linear = linear and operator.tame and None not in tau and problem.start is None
-    linear = linear and _moderate(problem)
+    linear = linear and _moderate(problem, tau)
     if problem.rows is None or problem.columns is None:
         return _one_side_plain(operator, problem, tau) if linear else one_side(operator, problem)
     if options.long and free:
@@ -49,14 +49,20 @@ def scalings(
     return logarithmic(operator, problem, options, slots, tau)
 
 
-def _moderate(problem: Problem) -> bool:
-    """Whether the masses are neither huge nor tiny; looks only where the target does not say so."""
+def _moderate(problem: Problem, tau: tuple[float | None, float | None]) -> bool:
+    """Whether no mass is huge or tiny, and no scaling makes up for different totals of rows and columns; looks only
+    where the target does not say so."""
     assert problem.target is not None
-    if problem.target.ordinary:
+    if problem.target.ordinary and problem.feasible:
         return True
-    masses = torch.cat([side.mass for side in (problem.rows, problem.columns) if side] or [problem.eps.view(1)])
-    low, high = torch.stack(masses.log().aminmax()).tolist()
-    return bool(low >= -MODERATE and high <= MODERATE)
+    sides = [side.mass for side in (problem.rows, problem.columns) if side]
+    masses = torch.cat(sides or [problem.eps.view(1)])
+    sums = [mass.sum() for mass in sides]
+    low, high, *totals = torch.stack([*masses.aminmax(), *sums]).log().tolist()
+    drift = 0.0
+    if len(totals) == 2 and tau != (1.0, 1.0):  # log u = (λ/ε) log μ/(P1), and λ/ε = τ/(1 − τ)
+        drift = abs(totals[0] - totals[1]) / sum(1 / t - 1 for t in tau if t is not None)
+    return bool(low >= -MODERATE and high <= MODERATE and drift <= MODERATE)
 
 
 # --- plain scalings -------------------------------------------------------------------------------------------

@@ -240,7 +240,8 @@ def _unknown(key: str, text: str, known: Iterable[str]) -> str:
         return f"{key}={text} must be written {plain.removesuffix('.name')}={text}, which brings its other keys"
     if plain != key and plain in known:
         return f"{key}={text} must be written {plain}={text}; every key of a run has a value already"
-    return f"{f'{key}={text}'!r} sets {plain!r}, which is no key of a run; {did_you_mean(plain, [*known, *GROUPS])}"
+    near = did_you_mean(plain, [*known, *GROUPS])
+    return f"{f'{key}={text}'!r} sets {plain!r}, which is no key of a run; {near}: see `gcalign train --help`"
 
 
 def _read(hint: Any, key: str, text: str) -> Any:

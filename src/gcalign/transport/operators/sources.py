@@ -17,7 +17,7 @@ class Source(ABC):
     """log K as a function of tensors."""
 
     exclude_self: bool  # whether row i and column i are one embedding and never matched
-    bound: float  # no entry of what `write` writes is larger in size, as far as is known without looking
+    bound: float  # no entry of what `write` writes and no offset is larger in size, as far as is known without looking
     shape: tuple[int, int]
     tensors: tuple[Tensor, ...]  # everything a gradient may be wanted for
     offsets: tuple[Tensor, Tensor]  # [n] or [1], [m] or [1]: what `write` leaves out of log K
@@ -93,7 +93,8 @@ class Inner(Source):
 
     def measured_bound(self) -> float:
         phi, psi = (torch.linalg.vector_norm(x.detach(), dim=1).max() for x in (self.phi, self.psi))
-        return abs(self.scale) * float(phi * psi)
+        sizes = (abs(self.scale) * phi * psi, self.r.detach().abs().max(), self.c.detach().abs().max())
+        return float(torch.stack(sizes).max())
 
     def on_pairs(self, pairs: Pairs) -> Tensor:
         return (pairs.along_rows(self.phi) * pairs.along_columns(self.psi)).sum(1)
