@@ -1,6 +1,8 @@
 // Everything once, and charts again whenever the width changes.
 
 startHeat();
+startMap();
+startViews();
 startNeighbours();
 const charts = [startCurves(), startPlane()].filter(Boolean);
 let width = innerWidth;

@@ -33,7 +33,7 @@ from gcalign.lab.training.module import Pretraining, Training
 from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
-from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.stream import Augment, Stream
 from gcalign.lab.training.weights import weights_of_pairs
 from gcalign.lab.words import quoted
 
@@ -57,12 +57,17 @@ class ImageTask:
     members: Tensor | None = None
     encoder: str | Factory | None = None
 
-    def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
-        """The batches of this rank and the module, before anything is written."""
-        config, images = self.config, self.images
-        augment = make_views(config.view_name, images.shape, images.mean, images.std)
-        stream = Stream(
-            images,
+    @property
+    def augment(self) -> Augment:
+        """What makes a view of each image of a batch."""
+        images = self.images
+        return make_views(self.config.view_name, images.shape, images.mean, images.std)
+
+    def stream(self, rank: int, world: int) -> Stream:
+        """The batches of this rank."""
+        config = self.config
+        return Stream(
+            self.images,
             batch_size=config.batch_size // config.accumulate,
             epochs=config.epochs,
             seed=config.seed,
@@ -71,14 +76,19 @@ class ImageTask:
             mislabelled=config.target.noise,
             rank=rank,
             world=world,
-            augment=augment if config.augment_in == "workers" else None,
+            augment=self.augment if config.augment_in == "workers" else None,
             fixed=config.pairs.fixed,
-            weights=weights_of_pairs(config.pairs, len(images)),
+            weights=weights_of_pairs(config.pairs, len(self.images)),
             members=self.members,
         )
+
+    def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
+        """The batches of this rank and the module, before anything is written."""
+        config, images, stream = self.config, self.images, self.stream(rank, world)
         pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
         within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
-        module = Pretraining(config, images.shape, augment, stream.total, self.encoder or outside(config.model.encoder))
+        network = self.encoder or outside(config.model.encoder)
+        module = Pretraining(config, images.shape, self.augment, stream.total, network)
         module.check(images)
         return stream, module
 
