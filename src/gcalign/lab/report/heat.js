@@ -106,6 +106,7 @@ function flow(pairing) {
     "flow-target-said": !target ? "" : goal.group ? kinds[goal.group] : "1 on pairs, 0 elsewhere",
     "flow-said": most < n ? `${most} of the ${n} rows and columns, evenly chosen.` : "",
   };
+  words["flow-narrow"] = `→ project on B: ${words["flow-step-said"]}. ${target ? `↔ ${words["flow-loss-said"]}.` : ""}`;
   for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
   for (const [name, what] of [["kernel", "Kernel"], ["plan", "Plan"], ["target", "Target"]]) byId(`flow-${name}`).setAttribute("aria-label", `${what}: ${words[`flow-${name}-said`]}`);
 }

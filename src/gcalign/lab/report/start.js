@@ -17,5 +17,5 @@ for (const button of document.querySelectorAll("button.copy")) {
     button.textContent = "copied";
   });
 }
-window.gcalign = { heat, data }; // for the console
+window.gcalign = { heat, data, targetOf }; // for the console
 performance.mark("ready");

@@ -20,6 +20,9 @@ from gcalign.lab.report.page import Grid, asset, filled
 SCRIPTS = ("base", "plan", "table", "heat", "suspects", "map", "views", "neighbours", "charts", "start")
 
 
+WORDS = ("held", "failed", "not shown", "true by construction", "not measured")  # of verdicts, in order
+
+
 @dataclass(frozen=True)
 class Sample:
     """Images as they are, to choose from."""
@@ -199,7 +202,7 @@ def render(study: Study) -> str:
         ("style.css", "study.css"),
         study=study,
         colours=colours,
-        verdicts=Counter(c.word for c in study.claims),
+        verdicts=Counter(c.word for c in sorted(study.claims, key=lambda c: WORDS.index(c.word))),
         plans=any(run.embedded for run in study.shown),
         curves=any(run.curves for run in study.shown),
         # "<" would let a name end the script element
