@@ -230,7 +230,7 @@ def _reproduce(parser: Parser) -> Run:
 
 @command(
     "report",
-    "write an HTML page with runs and results: tables, interactive plans, curves, neighbours, suspicious pairs",
+    "write an HTML page with runs and results: accuracies, curves, views, maps, live plans, suspicious pairs, tables",
     example="gcalign report runs/small -o report.html --results docs/results/small",
 )
 def _report(parser: Parser) -> Run:
