@@ -90,10 +90,17 @@ function flow(pairing) {
   byId("flow").classList.toggle("untold", !target);
   let pairs = 0, all = 0, divergence = 0;
   for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) {
-    const k = i * n + j, t = target ? target(k) : 0;
-    all += cos[k];
-    if (i === j) pairs += cos[k];
-    if (t > 0) divergence += t * (Math.log(t) - log[k]);
+    all += cos[i * n + j];
+    if (i === j) pairs += cos[i * n + j];
+  }
+  for (let i = 0; target && i < n; i++) { // rows are asked for mass 1 here, whatever the target's mass is
+    let mass = 0, sum = 0;
+    for (let k = i * n; k < (i + 1) * n; k++) {
+      const t = target(k);
+      mass += t;
+      if (t > 0) sum += t * (Math.log(t) - log[k]);
+    }
+    divergence += sum / mass - Math.log(mass);
   }
   if (target) paint(byId("flow-target"), some, n, (k) => Math.log(target(k)));
   const mean = share.reduce((s, x) => s + x, 0) / n, others = (all - pairs) / (n * (n - 1));
@@ -102,7 +109,7 @@ function flow(pairing) {
     "flow-kernel-said": `cosine ${(pairs / n).toFixed(2)} of pairs, ${others.toFixed(2)} of others`,
     "flow-step-said": WORDS[heat.mode] + (heat.mode === "both" || heat.mode === "relaxed" ? `, ${heat.iterations} iterations` : ""),
     "flow-plan-said": `${percent(mean)} of a row is on its pair`,
-    "flow-loss-said": target ? `KL(T ‖ P) = ${short(divergence / n)} a row` : "",
+    "flow-loss-said": target ? `Σ T log(T/P) = ${short(divergence / n)} a row` : "",
     "flow-target-said": !target ? "" : goal.group ? kinds[goal.group] : "1 on pairs, 0 elsewhere",
     "flow-said": most < n ? `${most} of the ${n} rows and columns, evenly chosen.` : "",
   };
