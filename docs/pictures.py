@@ -23,7 +23,7 @@ PICTURES = {  # name: what is seen, and the select that is set first to an optio
     "accuracy": ("#accuracy .panel:last-of-type", None),
     "training": ("#curves", None),
     "views": ("#views", ("views-run", -1)),
-    "map": ("#maps", None),
+    "map": ("#maps", ("map-kind", -1)),  # UMAP, where it is installed
     "flow": ("#flow", ("plan-run", 2)),
     "pairs": ("#suspects", ("plan-run", -1)),
 }
@@ -41,7 +41,7 @@ def take(page: Path, folder: Path) -> None:
                 browser.pick(f"#{choice[0]}", browser.run(f"[...{options}].at({choice[1]}).value"))
             box = browser.run(
                 f"(({{x, y, width, height}}) => ({{x: x - 12, y: y + scrollY - 12, width: width + 24, "
-                f"height: Math.min(height, 560) + 24}}))(document.querySelector({what!r}).getBoundingClientRect())"
+                f"height: Math.min(height, 720) + 24}}))(document.querySelector({what!r}).getBoundingClientRect())"
             )
             clip = {**box, "scale": 1}
             taken = browser.send("Page.captureScreenshot", captureBeyondViewport=True, format="png", clip=clip)["data"]

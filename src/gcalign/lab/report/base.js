@@ -37,7 +37,7 @@ function short(x) {
   return text.replaceAll("-", "−");
 }
 
-const percent = (x) => `${x >= 0.1 ? (100 * x).toFixed(0) : short(100 * x)} %`;
+const percent = (x) => `${x >= 0.1 ? (100 * x).toFixed(0) : short(100 * x)}\u00a0%`;
 
 function options(select, names) {
   select.replaceChildren(...names.map((name, k) => make("option", { value: k }, name)));

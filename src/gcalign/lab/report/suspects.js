@@ -13,7 +13,7 @@ function suspects() {
     return make("li", { class: wrong.has(k) ? "wrong" : null },
       tile(pairing.first, k, `view 1 of ${first}`), tile(pairing.second, k, `view 2 of ${second}`),
       make("span", {}, make("b", {}, first === second ? first : `${first} → ${second.split(" ").slice(1).join(" ")}`), make("br"), found.said(k),
-        wrong.has(k) ? make("em", {}, "mismatched on purpose") : ""),
+        wrong.has(k) ? make("em", {}, "mismatched") : ""),
       make("span", { class: "better" }, tile(pairing.second, better, `${said(pairing.secondLabels, better)} fits best of the others`, 36), make("small", {}, "best other")));
   }));
   let sentence = `${heat.run.name}. ${found.about}`;
@@ -31,7 +31,7 @@ function audited(audit, n) {
   return {
     ranking: Array.from(whole(audit.ranking)),
     other: (k) => other[k],
-    said: (k) => `wrong with ${percent(probability[k])} `,
+    said: (k) => `wrong: ${percent(probability[k])} `,
     about: `Expected share of mismatches: ${percent(audit.share)}; ${audit.flagged} of ${n} pairs are more likely wrong than right` +
       `${audit.auroc === null ? "" : `; expected AUROC ${audit.auroc.toFixed(2)}`}. ε = ${short(audit.eps)} was chosen such that pairs are told best from near misses.`,
   };
