@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 import gcalign
 from browser import chromium
 from gcalign.cli import main
+from gcalign.lab.audit.page import rendered
 from gcalign.lab.experiments import records, report, seen
 from gcalign.lab.experiments.bars import bars
 from gcalign.lab.experiments.report import train_command
@@ -637,6 +638,22 @@ def test_a_real_report_fits_every_screen_and_everything_drawn_has_a_name(opened,
     assert browser.run("document.querySelectorAll('#maps svg').length") == 2
     edge = "Math.max(...[...document.querySelectorAll('.claims .verdict')].map((v) => v.getBoundingClientRect().right))"
     assert 0 < browser.run(edge) <= width
+
+
+@in_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_page_of_an_audit_shows_its_pairs_whole_on_every_screen(opened, tmp_path, width):
+    z = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
+    audit = gcalign.audit(z, z.roll(1, 0))
+    pictures = list(torch.arange(20 * 8 * 8 * 3, dtype=torch.uint8).view(20, 8, 8, 3).numpy())
+    path = tmp_path / "audit.html"
+    path.write_text(rendered(audit, "An audit", first=["a long text " * 40] * 20, second=pictures, worst=10))
+    browser = opened(path)
+    browser.look(width=width)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.querySelectorAll('li').length") == 10
+    assert browser.run("[...document.images].every((i) => i.width === 72 && i.height === 72 && i.complete)")
 
 
 @in_browser
