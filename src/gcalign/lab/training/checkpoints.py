@@ -1,4 +1,4 @@
-"""Everything a step starts from, in one file: the module's state and the optimiser's."""
+"""Everything a step starts from, in one file: the state of the module, the optimiser and mixed precision."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import torch
+from lightning.pytorch.plugins import Precision
 from torch import Tensor, nn
 
 from gcalign.lab import files
@@ -13,8 +14,10 @@ from gcalign.lab.training.runs import Run, brief, read, save
 from gcalign.lab.training.sums import check_crc32, crc32
 
 
-def save_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, step: int, config: str) -> None:
-    """Everything step `step` starts from; `config` is the hash of the run's config."""
+def save_checkpoint(
+    run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, scaler: dict[str, Any], step: int, config: str
+) -> None:
+    """Everything step `step` starts from; `scaler` is the state of mixed precision, `config` the hash of the config."""
     tensors = {f"model.{k}": v for k, v in module.state_dict().items()}
     numbers: dict[str, dict[str, float]] = {}
     for index, slots in optimizer.state_dict()["state"].items():
@@ -23,11 +26,11 @@ def save_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimize
                 tensors[f"optimizer.{index}.{name}"] = value
             elif value is not None:
                 numbers.setdefault(str(index), {})[name] = value
-    about = {"step": str(step), "numbers": json.dumps(numbers), "config": config}
+    about = {"step": str(step), "numbers": json.dumps(numbers), "scaler": json.dumps(scaler), "config": config}
     save(run.checkpoint_file, tensors, {**about, "crc32": crc32(tensors, json.dumps(about, sort_keys=True))})
 
 
-def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, precision: Precision) -> int:
     """Put the state back and return the step that comes next."""
     tensors, metadata = read(run.checkpoint_file)
     code = metadata.pop("crc32", None)
@@ -36,6 +39,10 @@ def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimize
         module.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
         state = _state(tensors, files.from_json(metadata["numbers"]), optimizer)
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        scaler = files.from_json(metadata.get("scaler", "{}"))
+        if not all(type(value) in (int, float) for value in scaler.values()):
+            raise ValueError(f"its scaler is {scaler}")
+        precision.load_state_dict(scaler)
         return _step(metadata)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _foreign(run, error) from error
@@ -50,7 +57,9 @@ def _state(tensors: dict[str, Tensor], numbers: Any, optimizer: torch.optim.Opti
         _, index, name = key.split(".", 2)
         if int(index) >= len(trained) or (value.dim() and value.shape != trained[int(index)].shape):
             raise ValueError(f"{key} has shape {tuple(value.shape)}")
-        state.setdefault(int(index), {})[name] = value
+        # laid out in memory as the weights are, which may be channels-last
+        laid = torch.empty_like(trained[int(index)], dtype=value.dtype).copy_(value) if value.dim() else value
+        state.setdefault(int(index), {})[name] = laid.detach()
     for index, slots in numbers.items():
         state.setdefault(int(index), {}).update(slots)
     return state

@@ -60,7 +60,7 @@ class Task:
         config, pairs = self.config, pairs_of(self.config.data)
         stream = PairStream(
             pairs,
-            batch_size=config.batch_size // config.accumulate,
+            batch_size=config.batch_size,
             epochs=config.epochs,
             seed=config.seed,
             noise=config.pairs.noise,
