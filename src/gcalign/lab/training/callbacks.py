@@ -50,11 +50,10 @@ class Keeper(Callback):
             measured = {k: float(v) for k, v in trainer.callback_metrics.items()} | {"images/s": rate}
             record(trainer, self.run, done, {"kind": "train", **measured}, measured)
         due = done % config.checkpoint_every == 0 and done != module.total
-        if trainer.is_global_zero and due:
-            for logger in trainer.loggers:
+        if due:
+            for logger in trainer.loggers if trainer.is_global_zero else ():
                 logger.save()
-            scaler = trainer.precision_plugin.state_dict()
-            save_checkpoint(self.run, module, trainer.optimizers[0], scaler, done, config.hash)
+            save_checkpoint(self.run, module, trainer.optimizers[0], trainer.precision_plugin, done, config.hash)
 
 
 def record(trainer: L.Trainer, run: Run, step: int, line: dict[str, Any], scalars: dict[str, float]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import lightning as L  # noqa: N812  # Lightning's own habit
 import torch
 from lightning.pytorch.plugins import Precision
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gcalign.lab import files
 from gcalign.lab.training.runs import Run, brief, read, save
@@ -15,17 +17,20 @@ from gcalign.lab.training.sums import check_crc32, crc32
 
 
 def save_checkpoint(
-    run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, scaler: dict[str, Any], step: int, config: str
+    run: Run, module: L.LightningModule, optimizer: torch.optim.Optimizer, precision: Precision, step: int, config: str
 ) -> None:
-    """Everything step `step` starts from; `scaler` is the state of mixed precision, `config` the hash of the config."""
-    tensors = {f"model.{k}": v for k, v in module.state_dict().items()}
+    """Everything step `step` starts from, written by the first process; `config` is the hash of the run's config."""
+    tensors = {f"model.{k}": v for k, v in whole_state(module).items()}
     numbers: dict[str, dict[str, float]] = {}
     for index, slots in optimizer.state_dict()["state"].items():
         for name, value in slots.items():
             if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{name}"] = value
+                tensors[f"optimizer.{index}.{name}"] = _whole(value)
             elif value is not None:
                 numbers.setdefault(str(index), {})[name] = value
+    if module.global_rank:
+        return
+    scaler = precision.state_dict()
     about = {"step": str(step), "numbers": json.dumps(numbers), "scaler": json.dumps(scaler), "config": config}
     save(run.checkpoint_file, tensors, {**about, "crc32": crc32(tensors, json.dumps(about, sort_keys=True))})
 
@@ -36,7 +41,9 @@ def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimize
     code = metadata.pop("crc32", None)
     check_crc32(run.checkpoint_file, tensors, json.dumps(metadata, sort_keys=True), code)
     try:
-        module.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+        own = module.state_dict()
+        saved = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
+        module.load_state_dict({k: _divided(v, own[k]) if k in own else v for k, v in saved.items()})
         state = _state(tensors, files.from_json(metadata["numbers"]), optimizer)
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         scaler = files.from_json(metadata.get("scaler", "{}"))
@@ -48,6 +55,22 @@ def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimize
         raise _foreign(run, error) from error
 
 
+def whole_state(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module, also if its processes have parts of it; all of them must call it."""
+    return {name: _whole(value) for name, value in module.state_dict().items()}
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _divided(value: Tensor, like: Tensor) -> Tensor:
+    """A tensor as `like` is: divided among processes by fsdp, or in its memory layout, e.g. channels-last."""
+    if isinstance(like, DTensor):
+        return distribute_tensor(value, like.device_mesh, like.placements)
+    return torch.empty_like(like, dtype=value.dtype).copy_(value).detach() if value.shape == like.shape else value
+
+
 def _state(tensors: dict[str, Tensor], numbers: Any, optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}
@@ -57,9 +80,7 @@ def _state(tensors: dict[str, Tensor], numbers: Any, optimizer: torch.optim.Opti
         _, index, name = key.split(".", 2)
         if int(index) >= len(trained) or (value.dim() and value.shape != trained[int(index)].shape):
             raise ValueError(f"{key} has shape {tuple(value.shape)}")
-        # laid out in memory as the weights are, which may be channels-last
-        laid = torch.empty_like(trained[int(index)], dtype=value.dtype).copy_(value) if value.dim() else value
-        state.setdefault(int(index), {})[name] = laid.detach()
+        state.setdefault(int(index), {})[name] = _divided(value, trained[int(index)]) if value.dim() else value
     for index, slots in numbers.items():
         state.setdefault(int(index), {}).update(slots)
     return state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gcalign import methods
@@ -57,13 +58,19 @@ class Training(L.LightningModule):
         self.knn: float | None = None  # the latest online accuracy
         self.automatic_optimization = config.accumulate == 1  # else a step has several backward passes, as in `take`
 
-    def prepare(self, networks: Iterable[nn.Module]) -> None:
-        """Memory format and compilation of the networks, as the config says."""
-        for network in networks:
-            if self.config.channels_last:
-                network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in the stubs
-            if self.config.compile:
-                network.compile()
+    def prepare(self, networks: Sequence[nn.Module], compiled: Sequence[nn.Module]) -> None:
+        """Memory layout and compilation of the networks, as the config says."""
+        self.networks = list(networks)
+        for network in networks if self.config.channels_last else ():
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in the stubs
+        for network in compiled if self.config.compile else ():
+            network.compile()
+
+    def configure_model(self) -> None:
+        """Lightning calls it where all processes are known, which fsdp divides the weights among."""
+        if self.config.strategy == "fsdp":
+            for network in self.networks:
+                fully_shard(network, mesh=self.device_mesh["data_parallel"])  # type: ignore[index]  # set by Lightning
 
     def take(
         self, loss: Callable[..., Tensor], encoders: Sequence[Encode], inputs: Sequence[Tensor], samples: int
@@ -150,7 +157,9 @@ class Pretraining(Training):
         if config.method["name"] == "byol":
             self.predictor = predictor(m.out, m.hidden, seed=config.seed)
             self.twin = Twin(nn.Sequential(self.encoder, self.projector), m.momentum)
-        self.prepare(part for part in (self.encoder, self.projector, self.predictor, self.twin) if part is not None)
+        parts = (self.encoder, self.projector, self.predictor, self.twin)
+        networks = [part for part in parts if part is not None]
+        self.prepare(networks, networks)
 
     def check(self, images: Images) -> None:
         """That the data set has what the target reads."""

@@ -70,8 +70,8 @@ class PairTraining(Training):
             for k, (s, build) in enumerate(zip(pairs.sides, builds, strict=True))
         ]
         self.towers = nn.ModuleList(towers)
-        # texts are no tensors, so torch.compile would compile their encoder again for each batch
-        self.prepare(tower for tower, side in zip(towers, pairs.sides, strict=True) if side.kind != "text")
+        # torch.compile would compile an encoder of texts, which are no tensors, again for each batch
+        self.prepare(towers, [t for t, side in zip(towers, pairs.sides, strict=True) if side.kind != "text"])
         if config.model.projector == "none" and len({tower.projector.features for tower in towers}) > 1:
             raise ValueError("model.projector=none gives the sides different sizes; use mlp2, which brings both to one")
         if "domains" in self.target.reads and not pairs.grouped:

@@ -66,10 +66,9 @@ def started_together(config: Config, environment: ClusterEnvironment) -> bool:
     return config.world > 1 and not isinstance(environment, LightningEnvironment)
 
 
-def decided(trainer: L.Trainer, decide: Callable[[], T], *, together: bool) -> T:
-    """What the first process decides, before anything is written, told to the others that were started `together`."""
-    if not together:
-        return decide()
+def decided(trainer: L.Trainer, module: L.LightningModule, decide: Callable[[], T]) -> T:
+    """What the first process decides, before anything is written, told to those that were started together with it."""
+    trainer.strategy.connect(module)
     trainer.strategy.setup_environment()
     if not trainer.is_global_zero:
         result: T | None

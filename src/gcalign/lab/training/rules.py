@@ -85,6 +85,8 @@ def _check_processes(config: Config) -> None:
             f"accumulate={config.accumulate}": config.accumulate > 1,
             "optimizer.name=lars": config.optimizer.name == "lars",
             "compile=true": config.compile,
+            f"knn_every={config.knn_every}": config.knn_every > 0,
+            f"precision={config.precision}": config.precision in ("16-mixed", "16"),
         }
         for word, wrong in refused.items():
             if wrong:

@@ -8,15 +8,17 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -27,7 +29,7 @@ from gcalign.lab.data.views import make_views
 from gcalign.lab.limits import within
 from gcalign.lab.models import Factory, outside
 from gcalign.lab.training.callbacks import Keeper, OnlineKNN
-from gcalign.lab.training.checkpoints import checkpoint_step
+from gcalign.lab.training.checkpoints import checkpoint_step, whole_state
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
 from gcalign.lab.training.module import Pretraining, Training
@@ -84,8 +86,11 @@ class ImageTask:
         module.check(images)
         return stream, module
 
-    def save(self, module: Pretraining) -> None:
-        save_weights(self.run, self.config, module.encoder, module.projector, self.images)
+    def save(self, state: Mapping[str, Tensor]) -> None:
+        """The encoder and its head, with the config and the preprocessing inside."""
+        images = self.images
+        about = {"config": self.config.identity, "shape": images.shape, "mean": images.mean, "std": images.std}
+        save_weights(self.run, state, ("encoder.", "projector."), about)
 
 
 def train(
@@ -125,7 +130,8 @@ def train(
     stream, module = task.made(trainer.global_rank, trainer.world_size)
     with ExitStack() as stack:
         if trainer.is_global_zero or together:
-            first = decided(trainer, lambda: _first(run, config, stream.total, stack), together=together)
+            decide = partial(_first, run, config, stream.total, stack)
+            first = decided(trainer, module, decide) if together else decide()
         else:  # Lightning started it after the first process had decided
             first = checkpoint_step(run, config.hash)
         if first is None:
@@ -168,7 +174,7 @@ def _owned(run: Run, config: Config) -> Iterator[None]:
 def _continued(
     config: Config,
     run: Run,
-    save: Callable[[Any], None],  # of the weights
+    save: Callable[[Mapping[str, Tensor]], None],  # of the weights
     trainer: L.Trainer,
     module: Training,
     stream: Any,  # of batches, each with its step
@@ -190,8 +196,9 @@ def _continued(
             trainer.logger = logger_of(config.logger, config.logger_args, run.path, resume_at)
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
+        state = whole_state(module)
         if trainer.is_global_zero:
-            save(module)
+            save(state)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
@@ -254,6 +261,12 @@ def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
         raise KeyboardInterrupt
 
 
+def _strategy(config: Config) -> str | Strategy:
+    if config.strategy == "fsdp":
+        return ModelParallelStrategy(config.world, 1, save_distributed_checkpoint=False)
+    return "ddp" if config.world > 1 else "auto"
+
+
 def _trainer(
     config: Config, run: Run, environment: ClusterEnvironment, images: Images | None, keeper: Keeper, quiet: bool
 ) -> L.Trainer:
@@ -270,7 +283,7 @@ def _trainer(
                 accelerator=config.accelerator,
                 devices=config.devices,
                 num_nodes=config.nodes,
-                strategy="ddp" if config.world > 1 and config.strategy == "auto" else config.strategy,
+                strategy=_strategy(config),
                 precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
                 sync_batchnorm=config.sync_batchnorm,
                 plugins=[environment],
