@@ -33,7 +33,7 @@ from gcalign.lab.training.owner import owned
 from gcalign.lab.training.train import ImageTask, train
 from test_training import StoppedError, config_for, pictures, weights
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning).*")]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning|torch.jit).*")]
 needs_gloo = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
 SOURCE = str(Path(gcalign.__file__).parents[1])
 SGD = ("optimizer.name=sgd", "optimizer.lr=0.5", "optimizer.momentum=0.5", "optimizer.weight_decay=0")
@@ -437,8 +437,9 @@ def test_killed_processes_of_torchrun_continue_to_the_same_bytes(folder, tmp_pat
     process.send_signal(signal.SIGTERM)  # torchrun ends its processes
     assert process.wait(100) != 0
     assert not the_run(tmp_path / "parts").done
-    assert run_all(torchrun(1, 2, [*words, f"runs={tmp_path}/parts"]), tmp_path / "again.txt") == [0]
-    assert "continues at step" in (tmp_path / "again.txt").read_text()
+    # as many processes on two machines continue what one machine began
+    assert run_all(torchrun(2, 1, [*words, f"runs={tmp_path}/parts"]), tmp_path / "again.txt") == [0, 0]
+    assert (tmp_path / "again.txt").read_text().count("continues at step") == 1
     a, b = (the_run(tmp_path / part).weights_file.read_bytes() for part in ("whole", "parts"))
     assert a == b
 
@@ -470,6 +471,16 @@ def test_each_command_of_the_page_can_be_run_dry(words, tmp_path, monkeypatch, c
         assert f"nodes={before['nodes']}\n" in shown
         assert f"devices={before['ntasks-per-node']}\n" in shown
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_several_processes_one_shows_a_dry_run(monkeypatch, capsys):
+    words = ["train", "devices=2", "dry=true"]
+    monkeypatch.setenv("RANK", "1")
+    assert main(words) == 0
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("RANK", "0")
+    assert main(words) == 0
+    assert "devices=2" in capsys.readouterr().out
 
 
 def test_the_page_has_every_kind_of_start():
