@@ -30,7 +30,7 @@ WHAT = {
         {"n": [64], "dim": [16], "eps": [0.5], "repeats": 2},
     ),
     "launches": What(
-        "torch operations and host waits of one step of each loss, and what they would cost on a GPU, on paper",
+        "torch operations and host waits of one step of each loss, and an estimate of their time on a GPU",
         "gcalign bench launches --n 256 --eps 0.1 --json launches.json",
         {"n": [256, 1024, 4096], "dim": 128, "eps": [0.5, 0.1], "iterations": 10},
         {"n": [64], "dim": 16, "eps": [0.5], "iterations": 10},
