@@ -65,7 +65,7 @@ def _claims(parser: Parser) -> Run:
 
 @command(
     "demo",
-    "pretrain three methods on the embedded data, probe them and write a report",
+    "train three methods on built-in data, measure them and write a report",
     example="gcalign demo --seed 1",
 )
 def _demo(parser: Parser) -> Run:
