@@ -109,7 +109,7 @@ def test_a_small_robust_loss_in_score_scale_is_not_zero():
 def test_a_temperature_below_the_rounding_of_cosines_is_refused(eps, dtype):
     # 1/ε was no number of float32, a RuntimeError; or the loss was rounding, and the gradient of iot-uni not finite
     for name in gcalign.methods.names():
-        with pytest.raises(ValueError, match=r"eps=.* must be at least 1e-06"):
+        with pytest.raises(ValueError, match=r"eps=.* must be at least 1e-(06|30)"):
             gcalign.method(name, eps=eps)
     z = torch.eye(3, dtype=dtype)
     if eps < 1e-30:
