@@ -12,7 +12,8 @@ from gcalign.lab.report.pack import pixels, sprite
 from gcalign.lab.report.study import Seen, Step
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.train import ImageTask, images_of
+from gcalign.lab.training.stream import Stream, augment_of
+from gcalign.lab.training.train import images_of
 from gcalign.lab.training.use import check_trusted
 
 SHOWN = 8  # images of a batch
@@ -27,8 +28,9 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
     check_trusted(run, config.data, {}, roots)
     if config.pairs.weights is not None and not run.is_own():
         raise ValueError(f"pairs.weights={config.pairs.weights} was named by somebody else, and is not read")
-    task = ImageTask(config, run, images_of(config.data, "train"))
-    images, stream = task.images, task.stream(0, config.world)
+    images = images_of(config.data, "train")
+    augment = augment_of(config, images)
+    stream = Stream.of(config, images, augment, rank=0, world=config.world)
     numbers = config.batch_size * torch.Size(images.shape).numel()
     if numbers > HEAVIEST:
         raise ValueError(f"a batch has {numbers:,} numbers, and at most {HEAVIEST:,} are made again for a picture")
@@ -36,7 +38,7 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
     for step in sorted({0, stream.total - 1}):
         batch = stream[step]
         index = batch.index[:SHOWN]
-        views = batch.bases if stream.augment else tuple(map(task.augment, batch.bases, batch.seeds))
+        views = batch.bases if stream.augment else tuple(map(augment, batch.bases, batch.seeds))
         rows = [images.get(index), *(pixels(view[:SHOWN], images.mean, images.std) for view in views)]
         partners = stream.partners(stream.indices(step), step)[:SHOWN]
         wrong = (partners != index).tolist()

@@ -16,8 +16,16 @@ from torch.utils.data import Dataset
 
 from gcalign.lab.data import splits
 from gcalign.lab.data.images import Images
+from gcalign.lab.data.views import make_views
+from gcalign.lab.training.config import Config
+from gcalign.lab.training.weights import weights_of_pairs
 
 Augment = Callable[[Tensor, int], Tensor]
+
+
+def augment_of(config: Config, images: Images) -> Augment:
+    """What makes a view of each image of a batch."""
+    return make_views(config.view_name, images.shape, images.mean, images.std)
 
 
 def seed_of(*parts: int | str) -> int:
@@ -90,6 +98,27 @@ class Stream(Dataset[Batch]):
         self.known = {name: x for name, x in known.items() if x is not None}
         self.steps_per_epoch = len(self.members) // batch_size
         self.total = self.steps_per_epoch * epochs
+
+    @classmethod
+    def of(
+        cls, config: Config, images: Images, augment: Augment, *, rank: int, world: int, members: Tensor | None = None
+    ) -> Stream:
+        """The batches that a config asks for."""
+        return cls(
+            images,
+            batch_size=config.batch_size,
+            epochs=config.epochs,
+            seed=config.seed,
+            noise=config.pairs.noise,
+            views=config.pairs.views,
+            mislabelled=config.target.noise,
+            rank=rank,
+            world=world,
+            augment=augment if config.augment_in == "workers" else None,
+            fixed=config.pairs.fixed,
+            weights=weights_of_pairs(config.pairs, len(images)),
+            members=members,
+        )
 
     def __len__(self) -> int:
         return self.total

@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader
 from gcalign.lab.data.images import Images, Subset, described
 from gcalign.lab.data.sources import labels_of, load
 from gcalign.lab.data.splits import long_tailed
-from gcalign.lab.data.views import make_views
 from gcalign.lab.limits import within
 from gcalign.lab.models import Factory, outside
 from gcalign.lab.training.callbacks import Keeper, OnlineKNN
@@ -37,8 +36,7 @@ from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.processes import decided, environment_of, started_together
 from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
-from gcalign.lab.training.stream import Augment, Stream
-from gcalign.lab.training.weights import weights_of_pairs
+from gcalign.lab.training.stream import Stream, augment_of
 from gcalign.lab.words import printable, quoted
 
 
@@ -61,38 +59,15 @@ class ImageTask:
     members: Tensor | None = None
     encoder: str | Factory | None = None
 
-    @property
-    def augment(self) -> Augment:
-        """What makes a view of each image of a batch."""
-        images = self.images
-        return make_views(self.config.view_name, images.shape, images.mean, images.std)
-
-    def stream(self, rank: int, world: int) -> Stream:
-        """The batches of this rank."""
-        config = self.config
-        return Stream(
-            self.images,
-            batch_size=config.batch_size,
-            epochs=config.epochs,
-            seed=config.seed,
-            noise=config.pairs.noise,
-            views=config.pairs.views,
-            mislabelled=config.target.noise,
-            rank=rank,
-            world=world,
-            augment=self.augment if config.augment_in == "workers" else None,
-            fixed=config.pairs.fixed,
-            weights=weights_of_pairs(config.pairs, len(self.images)),
-            members=self.members,
-        )
-
     def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
         """The batches of this rank and the module, before anything is written."""
-        config, images, stream = self.config, self.images, self.stream(rank, world)
+        config, images = self.config, self.images
+        augment = augment_of(config, images)
+        stream = Stream.of(config, images, augment, rank=rank, world=world, members=self.members)
         pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
         within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
         network = self.encoder or outside(config.model.encoder)
-        module = Pretraining(config, images.shape, self.augment, stream.total, network)
+        module = Pretraining(config, images.shape, augment, stream.total, network)
         module.check(images)
         return stream, module
 
