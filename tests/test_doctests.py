@@ -13,6 +13,7 @@ import gcalign
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 WITHOUT_EXAMPLE = {
+    "Support": "abstract; Pairs and Full have examples",
     "load": "needs a trained run; tests/test_use.py loads one",
 }
 
