@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import lightning as L  # noqa: N812  # Lightning's own habit
+import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.lsf import LSFEnvironment
 from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
 from gcalign.lab.training.config import Config
 
@@ -64,6 +66,23 @@ def _command(config: Config, found: ClusterEnvironment) -> str:
 def started_together(config: Config, environment: ClusterEnvironment) -> bool:
     """Whether all processes of a run exist before the first of them decides anything."""
     return config.world > 1 and not isinstance(environment, LightningEnvironment)
+
+
+def strategy_of(config: Config) -> str | Strategy:
+    """How the processes share a run."""
+    if config.strategy == "fsdp":
+        return ModelParallelStrategy(config.world, 1, save_distributed_checkpoint=False)
+    return "ddp" if config.world > 1 else "auto"
+
+
+def check_device(config: Config, device: torch.device) -> None:
+    """What the CPU cannot do is refused."""
+    if device.type == "cpu" and config.sync_batchnorm:
+        raise ValueError("sync_batchnorm=true needs GPUs, and this run is on the CPU; leave it out")
+    if device.type == "cpu" and config.precision in ("16-mixed", "16"):  # Lightning takes bfloat16 instead
+        raise ValueError(
+            f"precision={config.precision} needs a GPU, and this run is on the CPU; write precision=bf16-mixed"
+        )
 
 
 def decided(trainer: L.Trainer, module: L.LightningModule, decide: Callable[[], T]) -> T:

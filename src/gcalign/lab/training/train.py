@@ -18,7 +18,6 @@ import lightning as L  # noqa: N812  # Lightning's own habit
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -33,7 +32,7 @@ from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
 from gcalign.lab.training.module import Pretraining, Training
 from gcalign.lab.training.owner import BusyError, owned
-from gcalign.lab.training.processes import decided, environment_of, started_together
+from gcalign.lab.training.processes import check_device, decided, environment_of, started_together, strategy_of
 from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
 from gcalign.lab.training.stream import Stream, augment_of
@@ -246,12 +245,6 @@ def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
         raise KeyboardInterrupt
 
 
-def _strategy(config: Config) -> str | Strategy:
-    if config.strategy == "fsdp":
-        return ModelParallelStrategy(config.world, 1, save_distributed_checkpoint=False)
-    return "ddp" if config.world > 1 else "auto"
-
-
 def _trainer(
     config: Config, run: Run, environment: ClusterEnvironment, images: Images | None, keeper: Keeper, quiet: bool
 ) -> L.Trainer:
@@ -268,7 +261,7 @@ def _trainer(
                 accelerator=config.accelerator,
                 devices=config.devices,
                 num_nodes=config.nodes,
-                strategy=_strategy(config),
+                strategy=strategy_of(config),
                 precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
                 sync_batchnorm=config.sync_batchnorm,
                 plugins=[environment],
@@ -287,13 +280,7 @@ def _trainer(
             f"accelerator={config.accelerator} devices={config.devices} precision={config.precision} "
             f"strategy={config.strategy}: {error}; accelerator=cpu precision=32-true strategy=auto works everywhere"
         ) from error
-    if trainer.strategy.root_device.type == "cpu":
-        if config.sync_batchnorm:
-            raise ValueError("sync_batchnorm=true needs GPUs, and this run is on the CPU; leave it out")
-        if config.precision in ("16-mixed", "16"):  # Lightning takes bfloat16 instead
-            raise ValueError(
-                f"precision={config.precision} needs a GPU, and this run is on the CPU; write precision=bf16-mixed"
-            )
+    check_device(config, trainer.strategy.root_device)
     return trainer
 
 
