@@ -19,9 +19,9 @@ import torch
 from PIL import Image
 
 from gcalign.lab.data import sources, stores
-from gcalign.lab.data.decode import OnDemand, pixels_of
+from gcalign.lab.data.decode import pixels_of
 from gcalign.lab.data.imagenet100 import WNIDS
-from gcalign.lab.data.images import InMemory
+from gcalign.lab.data.images import InMemory, OnDemand
 from gcalign.lab.data.sources import labels_of, load, names
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -262,7 +262,7 @@ def test_a_user_registers_a_data_set_with_one_decorator():
         with pytest.raises(ValueError, match="data='stripes' is already registered"):
             sources.register("stripes")(stripes)
     finally:
-        del sources.SOURCES["stripes"], sources.MAKERS["stripes"]
+        del sources.DATA_SETS["stripes"], sources.MAKERS["stripes"]
 
 
 def test_a_folder_of_class_folders(tmp_path):
