@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import pickle
 import struct
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -390,6 +392,40 @@ def test_an_unreadable_image_of_a_large_set_is_replaced_by_one_of_its_class(tmp_
     fatal = load("folder", "all", root=tmp_path, on_error="raise")
     with pytest.raises(ValueError, match=r"024\.png"):
         fatal.get([9])
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_memory_is_flat_in_the_number_of_images(tmp_path, monkeypatch, kind):
+    """2,000 images and 20,000: what an image costs beyond its label and its place in the order is its name's bytes."""
+    import datasets
+
+    from gcalign.lab.training.stream import Stream
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(sources, "MEMORY", 0)
+    monkeypatch.setattr(sources, "MEASURED", 100)
+    (tmp_path / "one.png").write_bytes(picture(7))
+    held, peak = [], []
+    for n in (200, 2000, 20000):  # the first for what libraries keep
+        root = tmp_path / str(n)
+        if kind == "folder":
+            for k in range(n):
+                (folder := root / f"class{k % 10}").mkdir(parents=True, exist_ok=True)
+                os.link(tmp_path / "one.png", folder / f"image-{k:07}.png")
+        else:
+            write_table(root / "train.parquet", [picture(7)] * n, label=[k % 10 for k in range(n)])
+        tracemalloc.start()
+        images = load(kind, "train", root=root)
+        stream = Stream(images, batch_size=32, epochs=2, seed=0, noise=0.0, views=2)
+        for step in (0, 1, len(stream) - 1):
+            assert (stream[step].bases[1] == 7).all()
+        now, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        held.append(now + pa.total_allocated_bytes())
+        peak.append(most)
+        del images, stream
+    assert held[2] - held[1] < 60 * 18000  # a name, a row, a label: a Path alone would be several hundred
+    assert peak[2] - peak[1] < 400 * 18000
 
 
 # --- subsets

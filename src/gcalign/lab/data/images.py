@@ -17,6 +17,9 @@ from gcalign.lab.data.encoded import Encoded, Index
 class Images(ABC):
     """Images [C, H, W] of one size as uint8; labels and domains are optional, so unlabelled data is first-class."""
 
+    places: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
+
     def __init__(
         self,
         shape: Sequence[int],  # [C, H, W]
