@@ -23,7 +23,7 @@ from PIL import Image
 from gcalign.lab.data import sources, stores
 from gcalign.lab.data.decode import pixels_of
 from gcalign.lab.data.imagenet100 import WNIDS
-from gcalign.lab.data.images import InMemory, OnDemand
+from gcalign.lab.data.images import InMemory, OnDemand, described
 from gcalign.lab.data.sources import labels_of, load, names
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -297,6 +297,47 @@ def test_unlabelled_images_are_welcome(tmp_path):
     assert len(images) == 7
     with pytest.raises(ValueError, match=r"folder \(train\) has no labels, which a linear probe needs; put"):
         labels_of(images, "a linear probe")
+
+
+def test_what_was_made_of_a_folder_is_said(tmp_path):
+    for name in ("a", "b"):
+        write_images(tmp_path / "classes" / name, range(10))
+        write_images(tmp_path / "divided" / "train" / name, range(3))
+        write_images(tmp_path / "divided" / "test" / name, range(3))
+    (tmp_path / "classes" / "a" / "notes.txt").write_text("no image")
+    (tmp_path / "classes" / ".hidden").write_text("not worth a word")
+    write_images(tmp_path / "loose", range(10))
+    write_images(tmp_path / "one" / "photos", range(10))
+    expected = {
+        "classes": (
+            "labels: the folder that an image is in",
+            "passed over: 1 file(s) with other endings (.txt)",
+            "split: 14 of 20 images are for training; 30% of each class for testing",
+        ),
+        "divided": ("labels: the folder that an image is in", "split: what is stored as 'train'"),
+        "loose": (
+            "no labels: the images are not in folders of classes",
+            "split: 7 of 10 images are for training; 30% of them for testing",
+        ),
+        "one": (
+            "no labels: the images are in one folder",
+            "split: 7 of 10 images are for training; 30% of them for testing",
+        ),
+    }
+    for name, notes in expected.items():
+        images = load("folder", "train", root=tmp_path / name)
+        assert images.notes == notes
+        assert (images.labels is None) == (name in ("loose", "one"))
+        assert described(images).endswith("\n  ".join(("", *notes)))
+    assert load(
+        "parquet", "all", root=write_table(tmp_path / "x.parquet", [picture(1)] * 4, label=[0, 1, 0, 1])
+    ).notes == ("labels: the column 'label'",)
+
+
+def test_a_limit_can_be_what_to_take_at_most(tmp_path):
+    write_images(tmp_path, range(10))
+    assert len(load("folder", "test", root=tmp_path, limit=256, at_most=True)) == 3
+    assert len(load("folder", "test", root=tmp_path, limit=2, at_most=True)) == 2
 
 
 def test_labels_are_given_where_there_are_some(cifar):
