@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gcalign.lab import files
+from gcalign.lab import arrays, files
 from gcalign.lab.data.encoded import Arrays, Encoded, Files
 from gcalign.lab.data.files import SUFFIXES
 from gcalign.lab.data.tables import Parquet, Table
@@ -55,7 +54,7 @@ class TextTable(Table):
     def values(self, column: str) -> list[Any]:
         if not self._ends(column, (".npy",)):
             return [row[column] for row in self.rows]
-        return [_npy(self.folder / name) for name in self._names(column)]
+        return [arrays.from_npy(self.folder / name) for name in self._names(column)]
 
     def images(self, column: str) -> Encoded:
         return Files(self.folder, self._names(column))
@@ -81,14 +80,7 @@ class ArrayTable(Table):
 
     def __init__(self, path: Path) -> None:
         self.origin = str(path)
-        try:
-            with zipfile.ZipFile(path) as packed:
-                size = sum(part.file_size for part in packed.infolist())
-            within("ARRAY_BYTES", size, f"the number of bytes of {path}, unpacked,")
-            with np.load(path, allow_pickle=False) as opened:
-                self.arrays = {name: opened[name] for name in opened.files}
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-            raise ValueError(f"{path} is not a readable .npz file of plain arrays ({error}); save it again") from error
+        self.arrays = {name: arrays.from_npz(path, name) for name in arrays.names(path)}
         self.columns = tuple(self.arrays)
         lengths = {name: len(array) if array.ndim else 0 for name, array in self.arrays.items()}
         if len(set(lengths.values())) != 1:
@@ -111,14 +103,6 @@ class ArrayTable(Table):
 
     def images(self, column: str) -> Encoded:
         return Arrays(self.arrays[column], self.origin)
-
-
-def _npy(path: Path) -> Any:
-    try:
-        within("ARRAY_BYTES", path.stat().st_size, f"the number of bytes of {path}")
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not a readable .npy file of numbers ({error}); save it again") from error
 
 
 def opened(root: Path) -> Table:
@@ -153,10 +137,13 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is not UTF-8 ({error}); save it as UTF-8") from error
     rows: list[dict[str, Any]] = []
     if path.suffix == ".csv":
-        for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True)):
-            if None in row or None in row.values():
-                raise ValueError(f"{path} row {number} has not one value for each column; mend the row")
-            rows.append(dict(row))
+        try:
+            for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True)):
+                if None in row or None in row.values():
+                    raise ValueError(f"{path} row {number} has not one value for each column; mend the row")
+                rows.append(dict(row))
+        except csv.Error as error:
+            raise ValueError(f"{path} row {len(rows)} is not CSV ({error}); mend the row") from error
         return rows
     for number, line in enumerate(text.splitlines()):
         if line.strip():

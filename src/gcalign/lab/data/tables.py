@@ -181,6 +181,9 @@ class Parquet(ArrowTable):
                 raise _unreadable(file, error) from error
         return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
+    def values(self, column: str) -> list[Any]:
+        return [value for file in self.files for value in python_values(columns_of(file, [column])[column])]
+
     def read(self, column: str, rows: Index) -> Iterator[Raw]:
         import pyarrow as pa
 
@@ -268,3 +271,48 @@ def _bytes(column: Any) -> list[bytes]:
 
     values = pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
     return [value or b"" for value in values.to_pylist()]
+
+
+_WIDTH = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}  # bytes of a number
+
+
+def columns_of(file: Path, names: Sequence[str]) -> Any:
+    """Whole columns of a parquet file as an Arrow table; a text or an image that is stored once is held once."""
+    import pyarrow as pa
+
+    size, texts = 0, set()
+    for chunk in (chunk for name in names for chunk in _chunks(_open(file), name)):
+        width = _WIDTH.get(chunk.physical_type)
+        if width is None:
+            texts.add(chunk.path_in_schema)
+        times = chunk.num_values if "DELTA_BYTE_ARRAY" in chunk.encodings else 1
+        size += max(times * chunk.total_uncompressed_size, (width or 4) * chunk.num_values)
+    within("ARRAY_BYTES", size, f"the number of bytes of {', '.join(map(repr, names[:3]))} of {file}")
+    try:
+        return _open(file, sorted(texts)).read(columns=list(names))
+    except (pa.ArrowException, OSError, KeyError, MemoryError) as error:
+        raise _unreadable(file, error) from error
+
+
+def python_values(column: Any) -> list[Any]:
+    """The values of an Arrow array as Python has them; one that is stored once is one object."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        return [value for chunk in column.chunks for value in python_values(chunk)]
+    if isinstance(column, pa.DictionaryArray):
+        words = column.dictionary.to_pylist()
+        return [None if k is None else words[k] for k in column.indices.to_pylist()]
+    if isinstance(column, (pa.ListArray, pa.LargeListArray)):
+        inner, ends = python_values(column.values), column.offsets.to_pylist()
+        spans = zip(ends, ends[1:], column.is_valid().to_pylist(), strict=False)
+        return [inner[first:last] if valid else None for first, last, valid in spans]
+    if isinstance(column, pa.FixedSizeListArray):
+        width = column.type.list_size
+        inner = python_values(column.values.slice(width * column.offset, width * len(column)))
+        return [inner[width * k : width * (k + 1)] if v else None for k, v in enumerate(column.is_valid().to_pylist())]
+    if isinstance(column, pa.StructArray):
+        parts = [python_values(part) for part in column.flatten()]
+        rows = [dict(zip((field.name for field in column.type), row, strict=True)) for row in zip(*parts, strict=True)]
+        return [row if valid else None for row, valid in zip(rows, column.is_valid().to_pylist(), strict=True)]
+    return list(column.to_pylist())
