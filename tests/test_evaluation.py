@@ -157,7 +157,10 @@ def test_knn_is_sklearns_with_these_weights_and_k_is_capped():
     result = evaluate("knn", x, y, test_x, test_y, k=20)
     assert result.accuracy == pytest.approx(oracle.score(test_x.double().numpy(), test_y.numpy()))
     assert 0.4 < result.accuracy < 1
-    assert evaluate("knn", x, y, test_x, test_y).hyperparameters["k"] == len(x)  # the published 200 is more
+    assert evaluate("knn", x, y, test_x, test_y, k=10**6).hyperparameters["k"] == len(x)
+    assert evaluate("knn", x, y, test_x, test_y).hyperparameters["k"] == len(x) // 5  # the published 200 is too many
+    assert neighbours(torch.rand(1500, 2), torch.zeros(1500), 1).k == 200
+    assert neighbours(torch.rand(3, 2), torch.zeros(3), 1).k == 1
     assert evaluate("knn", x, y, test_x, test_y, temperature=1e-4).accuracy > 0  # exp(1/T) alone would overflow
 
 

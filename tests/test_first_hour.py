@@ -87,7 +87,7 @@ def test_values_of_flags_are_left_alone():
     parser = argparse.ArgumentParser()
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("-o", "--output")
-    assert either(parser, ["run=x", "--output", "a=b", "--k", "5"]) == ["run=x", "--output", "a=b", "k=5"]
+    assert either(parser, ["run=x", "--output", "a=b", "--k", "5"]) == ["--output", "a=b", "run=x", "k=5"]
 
 
 # --- lists ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from gcalign.cli import main
 from gcalign.lab import files, limits
 from gcalign.lab.data import sources
 from gcalign.lab.data.pair_sources import load_pairs
-from gcalign.lab.data.paired_tables import opened
+from gcalign.lab.data.pair_tables import opened
 from gcalign.lab.data.sources import load
 from gcalign.lab.training import runs
 from gcalign.lab.training.config import configured

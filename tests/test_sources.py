@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import pickle
 import struct
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,9 @@ import torch
 from PIL import Image
 
 from gcalign.lab.data import sources, stores
-from gcalign.lab.data.decode import OnDemand, pixels_of
+from gcalign.lab.data.decode import pixels_of
 from gcalign.lab.data.imagenet100 import WNIDS
-from gcalign.lab.data.images import InMemory
+from gcalign.lab.data.images import InMemory, OnDemand, described
 from gcalign.lab.data.sources import labels_of, load, names
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -262,7 +264,7 @@ def test_a_user_registers_a_data_set_with_one_decorator():
         with pytest.raises(ValueError, match="data='stripes' is already registered"):
             sources.register("stripes")(stripes)
     finally:
-        del sources.SOURCES["stripes"], sources.MAKERS["stripes"]
+        del sources.DATA_SETS["stripes"], sources.MAKERS["stripes"]
 
 
 def test_a_folder_of_class_folders(tmp_path):
@@ -295,6 +297,47 @@ def test_unlabelled_images_are_welcome(tmp_path):
     assert len(images) == 7
     with pytest.raises(ValueError, match=r"folder \(train\) has no labels, which a linear probe needs; put"):
         labels_of(images, "a linear probe")
+
+
+def test_what_was_made_of_a_folder_is_said(tmp_path):
+    for name in ("a", "b"):
+        write_images(tmp_path / "classes" / name, range(10))
+        write_images(tmp_path / "divided" / "train" / name, range(3))
+        write_images(tmp_path / "divided" / "test" / name, range(3))
+    (tmp_path / "classes" / "a" / "notes.txt").write_text("no image")
+    (tmp_path / "classes" / ".hidden").write_text("not worth a word")
+    write_images(tmp_path / "loose", range(10))
+    write_images(tmp_path / "one" / "photos", range(10))
+    expected = {
+        "classes": (
+            "labels: the folder that an image is in",
+            "passed over: 1 file(s) with other endings (.txt)",
+            "split: 14 of 20 images are for training; 30% of each class for testing",
+        ),
+        "divided": ("labels: the folder that an image is in", "split: what is stored as 'train'"),
+        "loose": (
+            "no labels: the images are not in folders of classes",
+            "split: 7 of 10 images are for training; 30% of them for testing",
+        ),
+        "one": (
+            "no labels: the images are in one folder",
+            "split: 7 of 10 images are for training; 30% of them for testing",
+        ),
+    }
+    for name, notes in expected.items():
+        images = load("folder", "train", root=tmp_path / name)
+        assert images.notes == notes
+        assert (images.labels is None) == (name in ("loose", "one"))
+        assert described(images).endswith("\n  ".join(("", *notes)))
+    assert load(
+        "parquet", "all", root=write_table(tmp_path / "x.parquet", [picture(1)] * 4, label=[0, 1, 0, 1])
+    ).notes == ("labels: the column 'label'",)
+
+
+def test_a_limit_can_be_what_to_take_at_most(tmp_path):
+    write_images(tmp_path, range(10))
+    assert len(load("folder", "test", root=tmp_path, limit=256, at_most=True)) == 3
+    assert len(load("folder", "test", root=tmp_path, limit=2, at_most=True)) == 2
 
 
 def test_labels_are_given_where_there_are_some(cifar):
@@ -390,6 +433,40 @@ def test_an_unreadable_image_of_a_large_set_is_replaced_by_one_of_its_class(tmp_
     fatal = load("folder", "all", root=tmp_path, on_error="raise")
     with pytest.raises(ValueError, match=r"024\.png"):
         fatal.get([9])
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_memory_is_flat_in_the_number_of_images(tmp_path, monkeypatch, kind):
+    """2,000 images and 20,000: what an image costs beyond its label and its place in the order is its name's bytes."""
+    import datasets
+
+    from gcalign.lab.training.stream import Stream
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(sources, "MEMORY", 0)
+    monkeypatch.setattr(sources, "MEASURED", 100)
+    (tmp_path / "one.png").write_bytes(picture(7))
+    held, peak = [], []
+    for n in (200, 2000, 20000):  # the first for what libraries keep
+        root = tmp_path / str(n)
+        if kind == "folder":
+            for k in range(n):
+                (folder := root / f"class{k % 10}").mkdir(parents=True, exist_ok=True)
+                os.link(tmp_path / "one.png", folder / f"image-{k:07}.png")
+        else:
+            write_table(root / "train.parquet", [picture(7)] * n, label=[k % 10 for k in range(n)])
+        tracemalloc.start()
+        images = load(kind, "train", root=root)
+        stream = Stream(images, batch_size=32, epochs=2, seed=0, noise=0.0, views=2)
+        for step in (0, 1, len(stream) - 1):
+            assert (stream[step].bases[1] == 7).all()
+        now, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        held.append(now + pa.total_allocated_bytes())
+        peak.append(most)
+        del images, stream
+    assert held[2] - held[1] < 60 * 18000  # a name, a row, a label: a Path alone would be several hundred
+    assert peak[2] - peak[1] < 400 * 18000
 
 
 # --- subsets

@@ -369,13 +369,22 @@ def test_impossible_runs_are_refused(tmp_path):
         train(config_for(tmp_path, "batch_size=64"), images=pictures(), quiet=True)
     with pytest.raises(ValueError, match="reads labels, and tiny has none"):
         train(config_for(tmp_path, "method=supcon"), images=pictures(labels=False), quiet=True)
-    with pytest.raises(ValueError, match="online kNN needs"):
-        train(config_for(tmp_path, "knn_every=1"), images=pictures(labels=False), quiet=True)
     with pytest.raises(ValueError, match=r"accelerator=gpu devices=1 .*accelerator=cpu"):
         train(config_for(tmp_path, "accelerator=gpu"), images=pictures(), quiet=True)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="must be a folder with a config"):
         gcalign.load(tmp_path / "nowhere")
+
+
+def test_images_without_labels_are_trained_without_online_accuracies(tmp_path, capsys):
+    with pytest.warns(UserWarning, match="knn_every=1 has no effect: tiny has no labels"):
+        run = train(config_for(tmp_path, "knn_every=1"), images=pictures(labels=False))
+    assert run.done
+    assert not [line for line in run.results() if line["kind"] == "knn"]
+    said = capsys.readouterr().out
+    assert "no labels (training needs none)" in said
+    assert "gcalign embed" in said
+    assert "gcalign probe" not in said
 
 
 def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):

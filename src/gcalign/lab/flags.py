@@ -14,19 +14,22 @@ def either(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
 
 
 def _as_keys(known: dict[str, argparse.Action], words: list[str]) -> list[str]:
-    found, rest = [], list(words)
+    found, options, rest = [], [], list(words)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        if not word.startswith("--") or word == "--" or name in known:
+        if name in known:
+            options.append(word)
+            if not equals and known[name].nargs is None and rest:  # its value is no key
+                options.append(rest.pop(0))
+            continue
+        if not word.startswith("--") or word == "--":
             found.append(word)
-            if name in known and not equals and known[name].nargs is None and rest:  # its value is no key
-                found.append(rest.pop(0))
             continue
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") and "=" not in rest[0] else "true"
         found.append(f"{name[2:].replace('-', '_')}={value}")
-    return found
+    return options + found  # argparse wants its positional words together
 
 
 def _flag(word: str) -> tuple[str, str, str]:

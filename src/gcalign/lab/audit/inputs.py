@@ -108,7 +108,7 @@ def _safetensors(place: Place) -> Any:
 
 
 def _schema(place: Place) -> Any:
-    return Parquet._open(place.path).schema_arrow
+    return Parquet([place.path]).schema
 
 
 def _columns(place: Place) -> Any:

@@ -9,45 +9,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcalign.lab.data.catalogue import Source
-from gcalign.lab.data.encoded import Records, Rows
-from gcalign.lab.data.tables import Table
+from gcalign.lab.data.catalogue import DataSet
+from gcalign.lab.data.encoded import Index, Records
+from gcalign.lab.data.tables import ArrowTable
 
 
-def records(tables: Mapping[str, Table], split: str, source: Source, columns: Mapping[str, str]) -> Records:
+def records(tables: Mapping[str, ArrowTable], split: str, data_set: DataSet, columns: Mapping[str, str]) -> Records:
     """One table with its labels and domains; classes without names are numbered alike in all of `tables`."""
-    table = tables[split]
-    table.image = _image_column(table, source, columns)
+    table, named = tables[split], tables[split].classes()
+    cells = table.images(_image_column(table, data_set, columns))
     coded: list[tuple[Tensor | None, tuple[str, ...]]] = []
-    for kind, names in (("label", source.classes), ("domain", source.domain_names)):
-        column = _other_column(table, kind, source, columns)
+    notes = []
+    for kind, names in (("label", data_set.classes), ("domain", data_set.domain_names)):
+        column = _other_column(table, kind, data_set, columns)
         if column is None:
             coded.append((None, ()))
             continue
-        named = table.schema.classes.get(column, ())
-        if names and named and len(names) != len(named):
+        given = named.get(column, ())
+        if names and given and len(names) != len(given):
             raise ValueError(
-                f"{table.origin}: {column!r} has {len(named)} classes where {source.name} has {len(names)}; "
+                f"{table.origin}: {column!r} has {len(given)} classes where {data_set.name} has {len(names)}; "
                 "point root at this data set, or use data=parquet for one of your own"
             )
-        others = [other for other in tables.values() if column in other.schema.columns]
-        coded.append(_codes(table, column, named or names, others))
+        others = [other for other in tables.values() if column in other.columns]
+        coded.append(_codes(table, column, given or names, others))
+        if data_set.image is None and coded[-1][0] is not None:
+            notes.append(f"{kind}s: the column {column!r}")
     (labels, classes), (domains, domain_names) = coded
-    return Records(table, labels, domains, classes, domain_names)
+    return Records(cells, labels, domains, classes, domain_names, tuple(notes))
 
 
-def _present(table: Table, kind: str, column: str) -> str:
-    if column not in table.schema.columns:
+def _present(table: ArrowTable, kind: str, column: str) -> str:
+    if column not in table.columns:
         raise ValueError(
-            f"{table.origin} has no column {column!r} for the {kind}; it has {', '.join(table.schema.columns)}: "
+            f"{table.origin} has no column {column!r} for the {kind}; it has {', '.join(table.columns)}: "
             f"name one with columns={{'{kind}': …}}"
         )
     return column
 
 
-def _image_column(table: Table, source: Source, columns: Mapping[str, str]) -> str:
-    asked = columns.get("image") or source.image
-    found = table.schema.images
+def _image_column(table: ArrowTable, data_set: DataSet, columns: Mapping[str, str]) -> str:
+    asked = columns.get("image") or data_set.image
+    found = tuple(name for name in table.columns if table.kind(name) == "image")
     if asked:
         if _present(table, "image", asked) not in found:
             raise ValueError(f"{table.origin}: column {asked!r} holds no image bytes; those that do: {found or 'none'}")
@@ -56,20 +59,20 @@ def _image_column(table: Table, source: Source, columns: Mapping[str, str]) -> s
         rule = f"has {len(found)} columns of images ({', '.join(found)})" if found else "has no column of images"
         raise ValueError(
             f"{table.origin} {rule}; one of bytes, or of {{bytes, path}} as Hugging Face writes them, is needed: "
-            f"its columns are {', '.join(table.schema.columns)}; name one with columns={{'image': …}}"
+            f"its columns are {', '.join(table.columns)}; name one with columns={{'image': …}}"
         )
     return found[0]
 
 
-def _other_column(table: Table, kind: str, source: Source, columns: Mapping[str, str]) -> str | None:
-    asked = columns.get(kind) or (source.label if kind == "label" else source.domain)
+def _other_column(table: ArrowTable, kind: str, data_set: DataSet, columns: Mapping[str, str]) -> str | None:
+    asked = columns.get(kind) or (data_set.label if kind == "label" else data_set.domain)
     if asked:
         return _present(table, kind, asked)
-    if source.image:  # a known data set: what it does not name, it does not have
+    if data_set.image:  # a known data set: what it does not name, it does not have
         return None
-    if kind in table.schema.columns:
+    if kind in table.columns:
         return kind
-    classes = [name for name in table.schema.classes if name in table.schema.columns] if kind == "label" else []
+    classes = [name for name in table.classes() if name in table.columns] if kind == "label" else []
     if len(classes) > 1:
         raise ValueError(
             f"{table.origin} has {len(classes)} columns of classes ({', '.join(classes)}); one is the label: "
@@ -79,7 +82,7 @@ def _other_column(table: Table, kind: str, source: Source, columns: Mapping[str,
 
 
 def _codes(
-    table: Table, column: str, names: tuple[str, ...], others: Sequence[Table]
+    table: ArrowTable, column: str, names: tuple[str, ...], others: Sequence[ArrowTable]
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """A column as numbers 0, 1, … and their names; None where the data set withholds the values."""
     values, rows = _distinct(table, column)
@@ -91,37 +94,33 @@ def _codes(
             f"{table.origin}: {missing.sum()} of {len(rows)} values of {column!r} are empty; fill them, or leave out "
             "the column: an unlabelled data set is welcome"
         )
-    used = [values[k] for k in np.unique(rows)]
+    present, places = np.unique(rows, return_inverse=True)
+    used = [values[k] for k in present]
     if names and all(isinstance(value, int) for value in used):
         if not 0 <= min(used) <= max(used) < len(names):
             raise ValueError(f"{table.origin}: {column!r} spans {min(used)}..{max(used)}; there are {len(names)} names")
-        return _looked_up([int(value) for value in used], rows), names
-    vocabulary: Sequence[Any] = names
-    if not names:
+        codes, vocabulary = {value: int(value) for value in used}, names
+    else:
         # of all splits, so that a class absent from one does not shift the numbers of the others
-        every = {v for other in others for v in _distinct(other, column)[0] if v is not None}
-        vocabulary = sorted(every, key=lambda value: (str(type(value)), value))
-    codes = {value: k for k, value in enumerate(vocabulary)}
+        every = {v for other in others for v in _distinct(other, column)[0] if v is not None} if not names else set()
+        order = names or sorted(every, key=lambda value: (str(type(value)), value))
+        codes, vocabulary = {value: k for k, value in enumerate(order)}, tuple(map(str, order))
     if unknown := [value for value in used if value not in codes]:
-        raise ValueError(f"{table.origin}: {column!r} holds {unknown[0]!r}; known: {', '.join(map(str, vocabulary))}")
-    return _looked_up([codes[value] for value in used], rows), tuple(map(str, vocabulary))
+        raise ValueError(f"{table.origin}: {column!r} holds {unknown[0]!r}; known: {', '.join(vocabulary)}")
+    return torch.tensor([codes[value] for value in used])[torch.from_numpy(places)], vocabulary
 
 
-def _looked_up(codes: Sequence[int], rows: Rows) -> Tensor:  # [N] int64
-    return torch.tensor(codes)[torch.from_numpy(np.unique(rows, return_inverse=True)[1])]
-
-
-def _distinct(table: Table, column: str) -> tuple[list[Any], Rows]:
+def _distinct(table: ArrowTable, column: str) -> tuple[list[Any], Index]:
     """The values of a column, each once, and the place of each row's among them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if column in table.schema.nested:
+    if table.nested(column):
         raise ValueError(
-            f"{table.origin}: {column!r} holds {table.schema.nested[column]}; a label is one number or text: name "
+            f"{table.origin}: {column!r} holds {table.schema.field(column).type}; a label is one number or text: name "
             "another column with columns=, or leave this one out"
         )
-    stored = table.values(column)
+    stored = table.column(column)
     if not len(stored):
         return [], np.zeros(0, np.int64)
     coded = stored.unify_dictionaries() if pa.types.is_dictionary(stored.type) else pc.dictionary_encode(stored)

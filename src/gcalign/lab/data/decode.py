@@ -1,4 +1,4 @@
-"""Stored images to uint8 pixels of one size: all at once, or when they are asked for."""
+"""Stored images to uint8 pixels of one size."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from gcalign.lab import files
-from gcalign.lab.data.encoded import Encoded, Raw, Records, Rows, some
-from gcalign.lab.data.images import Images
+from gcalign.lab.data.encoded import Encoded, Index, Raw, some
 from gcalign.lab.limits import limit
 
 SMALLEST = 4  # pixels on each side; what is smaller is a spacer or a mistake
@@ -83,7 +82,7 @@ def pixels_of(raw: Raw | Image.Image, size: int) -> npt.NDArray[np.uint8]:  # ->
     return np.frombuffer(image.tobytes(), np.uint8).reshape(size, size, 3)
 
 
-def decode(encoded: Encoded, rows: Rows, size: int) -> tuple[Tensor, dict[int, str]]:
+def decode(encoded: Encoded, rows: Index, size: int) -> tuple[Tensor, dict[int, str]]:
     """Pixels [N, 3, size, size] of these rows, and by position what was wrong with those that could not be read."""
     pixels = np.zeros((len(rows), 3, size, size), np.uint8)
     wrong: dict[int, str] = {}
@@ -126,51 +125,3 @@ def statistics(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     mean = [channel.double().mean().item() / 255 for channel in flat]
     std = [max(channel.double().std(correction=0).item(), 1.0) / 255 for channel in flat]
     return tuple(mean), tuple(std)
-
-
-class OnDemand(Images):
-    """A split too large to hold decoded: its stored bytes stay on disk and are decoded when asked for."""
-
-    def __init__(
-        self,
-        records: Records,
-        rows: Rows,
-        *,
-        name: str,
-        split: str,
-        size: int,
-        on_error: str,
-        mean: Sequence[float],
-        std: Sequence[float],
-    ) -> None:
-        self.name, self.split, self.shape = name, split, (3, size, size)
-        self.labels = None if records.labels is None else records.labels[torch.from_numpy(rows)]
-        self.domains = None if records.domains is None else records.domains[torch.from_numpy(rows)]
-        self.classes, self.domain_names = records.classes, records.domain_names
-        self.mean, self.std = tuple(mean), tuple(std)
-        self.places = tuple(records.encoded.where(int(row)) for row in rows)
-        self._encoded, self._rows, self._on_error = records.encoded.mapped(), rows, on_error
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def get(self, indices: Sequence[int] | Tensor) -> Tensor:
-        where = np.arange(len(self))[np.asarray(torch.as_tensor(indices))]  # negative ones and masks, as in memory
-        pixels, wrong = decode(self._encoded, self._rows[where], self.shape[1])
-        report(wrong, self._on_error, "each is replaced by the next image of its class")
-        for position in wrong:
-            pixels[position] = self._substitute(int(where[position]))
-        return pixels
-
-    def _substitute(self, index: int) -> Tensor:
-        """The next readable image of the same class and domain: the labels were given out before anything was read."""
-        alike = torch.ones(len(self), dtype=torch.bool)
-        for known in (self.labels, self.domains):
-            if known is not None:
-                alike &= known == known[index]
-        others = alike.nonzero()[:, 0].roll(-int(alike[: index + 1].sum()))
-        for other in others[:100].tolist():
-            pixels, wrong = decode(self._encoded, self._rows[[other]], self.shape[1])
-            if not wrong:
-                return pixels[0]
-        raise ValueError(f"{self._encoded.where(int(self._rows[index]))} and 100 images like it cannot be read")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 Raw = Path | bytes | npt.NDArray[np.uint8]  # a file, its bytes, or pixels [H, W] or [H, W, 3]
-Rows = npt.NDArray[np.int64]
+Index = npt.NDArray[np.int64]
 
 
 class Encoded(ABC):
@@ -25,15 +27,12 @@ class Encoded(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def read(self, row: int) -> Raw: ...
-
-    @abstractmethod
     def where(self, row: int) -> str:
         """The name of an image in a report: its file, or its row in one."""
 
-    def stream(self, rows: Rows) -> Iterator[Raw]:
+    @abstractmethod
+    def stream(self, rows: Index) -> Iterator[Raw]:
         """These images, in this order; ascending rows are read fastest."""
-        return (self.read(int(row)) for row in rows)
 
     def mapped(self) -> Encoded:
         """The same for reading in any order without holding them all in memory."""
@@ -41,19 +40,27 @@ class Encoded(ABC):
 
 
 class Files(Encoded):
-    """One file for each image."""
+    """One file for each image. Names are packed: a million cost tens of megabytes, also in a loader's workers."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
+    def __init__(self, folder: Path, names: Iterable[str] = ()) -> None:
+        self.folder, self._text, self._ends = str(folder), bytearray(), array("q", [0])
+        self.add(names)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Further names, relative to the folder."""
+        for name in names:
+            self._text += os.fsencode(name)
+            self._ends.append(len(self._text))
 
     def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, row: int) -> Raw:
-        return self.paths[row]  # opened where it is decoded: by many threads, and its faults are reported there
+        return len(self._ends) - 1
 
     def where(self, row: int) -> str:
-        return str(self.paths[row])
+        return os.path.join(self.folder, os.fsdecode(bytes(self._text[self._ends[row] : self._ends[row + 1]])))
+
+    def stream(self, rows: Index) -> Iterator[Raw]:
+        # opened where it is decoded: by many threads, and its faults are reported there
+        return (Path(self.where(row)) for row in rows.tolist())
 
 
 class Arrays(Encoded):
@@ -65,11 +72,11 @@ class Arrays(Encoded):
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def read(self, row: int) -> Raw:
-        return np.asarray(self.pixels[row])
-
     def where(self, row: int) -> str:
         return f"{self.origin} image {self.first + row}"
+
+    def stream(self, rows: Index) -> Iterator[Raw]:
+        return (np.asarray(self.pixels[row]) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class Records:
     domains: Tensor | None = None  # [N] int64
     classes: tuple[str, ...] = ()
     domain_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # for the user: what became labels, what was passed over
 
 
 def some(items: Iterable[Any], n: int = 3) -> str:

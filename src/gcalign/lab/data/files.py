@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from gcalign.lab.data.catalogue import STORED, Found, Request, Source, places
+from gcalign.lab.data.catalogue import STORED, DataSet, places
 from gcalign.lab.data.encoded import Arrays, Files, Records, some
+from gcalign.lab.data.stores import Found, Names
 from gcalign.lab.limits import limit, within
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 
 
-def _images_under(folder: Path) -> Iterator[Path]:
-    for top, _, files in os.walk(folder):
-        for name in files:
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
-                yield Path(top) / name
+def _chosen(names: list[str], others: Counter[str]) -> list[str]:
+    """Those of images; the endings of the rest are counted, but for hidden files."""
+    shown = [name for name in names if not name.startswith(".")]
+    others.update(Path(name).suffix or name for name in shown if not name.lower().endswith(SUFFIXES))
+    return [name for name in shown if name.lower().endswith(SUFFIXES)]
+
+
+def _under(folder: Path, inside: str, others: Counter[str]) -> list[str]:
+    """The images anywhere within `folder/inside`, by their names relative to `folder`, in order."""
+    found = []
+    for top, _, names in os.walk(folder / inside):
+        here = os.path.relpath(top, folder)
+        found += [os.path.join(here, name) for name in _chosen(names, others)]
+    return sorted(found, key=lambda name: name.split(os.sep))
+
+
+def _has_images(folder: Path) -> bool:
+    return any(_chosen(names, Counter()) for _, _, names in os.walk(folder))
 
 
 def _subfolders(folder: Path) -> dict[str, Path]:
@@ -42,32 +56,38 @@ def _divided(root: Path) -> dict[str, Path]:
 
 def _folder_records(folder: Path, classes: tuple[str, ...]) -> Records:
     """The images of one split: loose and unlabelled, or in the folders of these classes."""
-    loose = sorted(
-        p for p in folder.iterdir() if p.is_file() and p.name.lower().endswith(SUFFIXES) and p.name[0] != "."
-    )
-    paths, labels = [], []
-    for k, name in enumerate(classes):
-        inside = sorted(_images_under(folder / name))
-        paths += inside
-        labels += [k] * len(inside)
-    if loose and paths:
+    others: Counter[str] = Counter()
+    with os.scandir(folder) as entries:
+        loose = sorted(_chosen([entry.name for entry in entries if entry.is_file()], others))
+    files, sizes = Files(folder), []
+    for name in classes:
+        files.add(inside := _under(folder, name, others))
+        sizes.append(len(inside))
+    if loose and len(files):
         raise ValueError(
-            f"{folder} holds {len(loose)} image(s), {some(p.name for p in loose)}, beside its class folders; either "
+            f"{folder} holds {len(loose)} image(s), {some(loose)}, beside its class folders; either "
             "all images are in folders or none: move them"
         )
-    if not loose and not paths:
+    if not loose and not len(files):
         raise ValueError(f"{folder} holds no images; files ending in {' '.join(SUFFIXES)} are read: put some there")
-    return Records(Files(paths), torch.tensor(labels), classes=classes) if paths else Records(Files(loose))
+    files.add(loose)
+    passed = f"passed over: {others.total()} file(s) with other endings ({some(others)})" if others else ""
+    if len(classes) < 2 or loose:
+        why = "the images are in one folder" if classes else "the images are not in folders of classes"
+        return Records(files, notes=tuple(filter(None, (f"no labels: {why}", passed))))
+    labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(sizes))
+    notes = filter(None, ("labels: the folder that an image is in", passed))
+    return Records(files, labels, classes=classes, notes=tuple(notes))
 
 
-def folder(source: Source, request: Request) -> Found:
+def folder(data_set: DataSet, root: Path | None, columns: Names) -> Found:
     """Image files, in class folders or loose (then unlabelled), in folders of splits or undivided."""
-    if request.root is None or not request.root.is_dir():
-        raise ValueError(f"root={request.root} is no folder; data=folder needs the one that holds the images")
-    splits = _divided(request.root)
+    if root is None or not root.is_dir():
+        raise ValueError(f"root={root} is no folder; data=folder needs the one that holds the images")
+    splits = _divided(root)
     # the classes of all splits together, so that one absent from a split does not shift the numbers of the others
     folders = [item for top in splits.values() for item in _subfolders(top).items()]
-    classes = tuple(sorted({name for name, path in folders if next(_images_under(path), None)}))
+    classes = tuple(sorted({name for name, path in folders if _has_images(path)}))
     return {word: partial(_folder_records, top, classes) for word, top in splits.items()}
 
 
@@ -80,12 +100,12 @@ def _wnid_records(folder: Path, classes: tuple[str, ...]) -> Records:
     return _folder_records(folder, classes)
 
 
-def wnids(source: Source, request: Request) -> Found:
+def wnids(data_set: DataSet, root: Path | None, columns: Names) -> Found:
     """A local ImageNet, `<split>/<wnid>/*.JPEG`, of which the classes of the data set are taken."""
-    for place in places(source, request):
+    for place in places(data_set, root):
         splits = {word: place / word for word in STORED if (place / word).is_dir()}
         if any(next(top.glob("n*/"), None) for top in splits.values()):
-            return {word: partial(_wnid_records, top, source.classes) for word, top in splits.items()}
+            return {word: partial(_wnid_records, top, data_set.classes) for word, top in splits.items()}
     return {}
 
 
@@ -114,9 +134,9 @@ def _idx_records(images: Path, labels: Path, classes: tuple[str, ...]) -> Record
     return Records(Arrays(pixels, str(images)), torch.from_numpy(codes.astype(np.int64)), classes=classes)
 
 
-def idx(source: Source, request: Request) -> Found:
+def idx(data_set: DataSet, root: Path | None, columns: Names) -> Found:
     """The IDX files of MNIST's form, gzipped or not, in the root or where Debian's package puts them."""
-    for place in [*places(source, request), DEBIAN]:
+    for place in [*places(data_set, root), DEBIAN]:
         found: dict[str, Any] = {}
         for word, stem in (("train", "train"), ("test", "t10k")):
             images, labels = (
@@ -124,7 +144,7 @@ def idx(source: Source, request: Request) -> Found:
                 for part in ("images-idx3", "labels-idx1")
             )
             if images and labels:
-                found[word] = partial(_idx_records, images, labels, source.classes)
+                found[word] = partial(_idx_records, images, labels, data_set.classes)
         if found:
             return found
     return {}
@@ -154,10 +174,10 @@ def _npy_records(images: Path, labels: Path, severity: int, classes: tuple[str, 
     )
 
 
-def npy(source: Source, request: Request) -> Found:
+def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) -> Found:
     """The published CIFAR-10-C: `<corruption>.npy`, five severities one after the other, and `labels.npy`."""
-    for place in places(source, request, "CIFAR-10-C"):
-        images, labels = place / f"{request.corruption}.npy", place / "labels.npy"
+    for place in places(data_set, root, "CIFAR-10-C"):
+        images, labels = place / f"{corruption}.npy", place / "labels.npy"
         if images.is_file() and labels.is_file():
-            return {"test": partial(_npy_records, images, labels, request.severity, source.classes)}
+            return {"test": partial(_npy_records, images, labels, severity, data_set.classes)}
     return {}

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from gcalign.lab.data.decode import decode, report
+from gcalign.lab.data.encoded import Encoded, Index
 
 
 class Images(ABC):
     """Images [C, H, W] of one size as uint8; labels and domains are optional, so unlabelled data is first-class."""
 
-    name: str  # of the data set, e.g. "cifar10"
-    split: str  # "train" or "test"
-    shape: tuple[int, int, int]  # [C, H, W]
-    labels: Tensor | None  # [N] int64
-    domains: Tensor | None  # [N] int64
-    classes: tuple[str, ...]
-    domain_names: tuple[str, ...]
-    mean: tuple[float, ...]  # of each channel, in [0, 1], for normalisation
-    std: tuple[float, ...]
-    places: tuple[str, ...] = ()  # the file of each, or its row in one, where there are files
+    places: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        shape: Sequence[int],  # [C, H, W]
+        *,
+        name: str,  # of the data set, e.g. "cifar10"
+        split: str,  # "train" or "test"
+        labels: Tensor | None = None,  # [N] int64
+        domains: Tensor | None = None,  # [N] int64
+        classes: Sequence[str] = (),
+        domain_names: Sequence[str] = (),
+        mean: Sequence[float] = (0.5, 0.5, 0.5),  # of each channel, in [0, 1], for normalisation
+        std: Sequence[float] = (0.25, 0.25, 0.25),
+        places: Sequence[str] = (),  # the file of each, or its row in one, where there are files
+        notes: Sequence[str] = (),  # what became labels, how the images were split, what was passed over
+    ) -> None:
+        self.shape: tuple[int, int, int] = (shape[0], shape[1], shape[2])
+        self.name, self.split, self.labels, self.domains = name, split, labels, domains
+        self.classes, self.domain_names = tuple(classes), tuple(domain_names)
+        self.mean, self.std, self.places, self.notes = tuple(mean), tuple(std), places, tuple(notes)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -35,49 +52,43 @@ class Images(ABC):
         return self.get(indices)
 
 
+class Places(Sequence[str]):
+    """The place of each image, made when it is asked for: a million texts would be a hundred megabytes."""
+
+    def __init__(self, where: Callable[[int], str], rows: Index) -> None:
+        self.where, self.rows = where, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Places(self.where, self.rows[index]) if isinstance(index, slice) else self.where(int(self.rows[index]))
+
+
 def described(images: Images) -> str:
-    """What a split is, for a person: number, size, labels and where they come from, domains."""
+    """What a split is, for a person: number, size, labels, domains, and the notes of who read it."""
     channels, height, width = images.shape
     said = f"{images.name}, {images.split}: {len(images):,} images of {channels} × {height} × {width}"
-    for kind, codes, names in (
-        ("class", images.labels, images.classes),
-        ("domain", images.domains, images.domain_names),
+    said += ", no labels (training needs none)" if images.labels is None else ""
+    for kinds, codes, names in (
+        (("class", "classes"), images.labels, images.classes),
+        (("domain", "domains"), images.domains, images.domain_names),
     ):
-        if codes is None:
-            said += ", no labels (training needs none)" if kind == "class" else ""
-            continue
-        found = int(codes.unique().numel())
-        shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-        plural = {"class": "classes", "domain": "domains"}[kind] if found != 1 else kind
-        said += f", {found} {plural}" + (f" ({shown})" if shown else "")
-    return said
+        if codes is not None:
+            found = int(codes.unique().numel())
+            shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+            said += f", {found} {kinds[found != 1]}" + (f" ({shown})" if shown else "")
+    return "\n  ".join([said, *images.notes])
 
 
 class InMemory(Images):
     """A split held as one uint8 tensor."""
 
-    def __init__(
-        self,
-        pixels: Tensor,  # [N, C, H, W] uint8
-        *,
-        name: str,
-        split: str,
-        labels: Tensor | None = None,
-        domains: Tensor | None = None,
-        classes: Sequence[str] = (),
-        domain_names: Sequence[str] = (),
-        mean: Sequence[float] = (0.5, 0.5, 0.5),
-        std: Sequence[float] = (0.25, 0.25, 0.25),
-        places: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, pixels: Tensor, **about: Any) -> None:  # [N, C, H, W] uint8
         if pixels.dim() != 4 or pixels.dtype != torch.uint8:
             raise ValueError(f"pixels {tuple(pixels.shape)} {pixels.dtype} must be [N, C, H, W] uint8")
+        super().__init__(pixels.shape[1:], **about)
         self.pixels = pixels
-        self.name, self.split = name, split
-        self.shape = (pixels.shape[1], pixels.shape[2], pixels.shape[3])
-        self.labels, self.domains = labels, domains
-        self.classes, self.domain_names = tuple(classes), tuple(domain_names)
-        self.mean, self.std, self.places = tuple(mean), tuple(std), tuple(places)
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -86,17 +97,56 @@ class InMemory(Images):
         return self.pixels[torch.as_tensor(indices)]
 
 
+class OnDemand(Images):
+    """A split too large to hold decoded: its stored bytes stay on disk and are decoded when asked for."""
+
+    def __init__(self, encoded: Encoded, rows: Index, size: int, on_error: str, **about: Any) -> None:
+        super().__init__((3, size, size), **about)
+        self._encoded, self._rows, self._on_error = encoded, rows, on_error
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, indices: Sequence[int] | Tensor) -> Tensor:
+        chosen = np.asarray(torch.as_tensor(indices))
+        pixels, wrong = decode(self._encoded, self._rows[chosen], self.shape[1])
+        report(wrong, self._on_error, "each is replaced by the next image of its class")
+        for position in wrong:
+            pixels[position] = self._substitute(int(np.arange(len(self))[chosen][position]))
+        return pixels
+
+    def _substitute(self, index: int) -> Tensor:
+        """The next readable image of the same class and domain: the labels were given out before anything was read."""
+        alike = torch.ones(len(self), dtype=torch.bool)
+        for known in (self.labels, self.domains):
+            if known is not None:
+                alike &= known == known[index]
+        others = alike.nonzero()[:, 0].roll(-int(alike[: index + 1].sum()))
+        for other in others[:100].tolist():
+            pixels, wrong = decode(self._encoded, self._rows[[other]], self.shape[1])
+            if not wrong:
+                return pixels[0]
+        raise ValueError(f"{self._encoded.where(int(self._rows[index]))} and 100 images like it cannot be read")
+
+
 class Subset(Images):
     """Some images of a split."""
 
     def __init__(self, whole: Images, indices: Tensor) -> None:
         self.whole, self.indices = whole, indices
-        self.name, self.split, self.shape = whole.name, whole.split, whole.shape
-        self.labels = None if whole.labels is None else whole.labels[indices]
-        self.domains = None if whole.domains is None else whole.domains[indices]
-        self.classes, self.domain_names = whole.classes, whole.domain_names
-        self.mean, self.std = whole.mean, whole.std
-        self.places = tuple(whole.places[k] for k in indices.tolist()) if whole.places else ()
+        super().__init__(
+            whole.shape,
+            name=whole.name,
+            split=whole.split,
+            labels=None if whole.labels is None else whole.labels[indices],
+            domains=None if whole.domains is None else whole.domains[indices],
+            classes=whole.classes,
+            domain_names=whole.domain_names,
+            mean=whole.mean,
+            std=whole.std,
+            places=Places(whole.places.__getitem__, indices.numpy()) if whole.places else (),
+            notes=whole.notes,
+        )
 
     def __len__(self) -> int:
         return len(self.indices)

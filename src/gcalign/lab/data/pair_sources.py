@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from torch import Tensor
 from gcalign.errors import one_of
 from gcalign.lab.data import shapes
 from gcalign.lab.data.decode import decode, short_side, statistics
-from gcalign.lab.data.encoded import some
+from gcalign.lab.data.encoded import Encoded, some
+from gcalign.lab.data.pair_tables import opened
 from gcalign.lab.data.paired import KINDS, RULES, Pairs, Side, coded, divided, kept
-from gcalign.lab.data.paired_tables import Table, opened
 from gcalign.lab.data.sources import LARGEST, MEMORY
+from gcalign.lab.data.tables import Table
 from gcalign.lab.words import path_of
 
 NAMES = ("pairs", "shapes")
@@ -126,12 +128,10 @@ def _images(table: Table, name: str, parts: Sequence[str], size: int | None, wro
     return Side(name, "image", items, owner, mean, std)
 
 
-def _short(encoded: Any) -> int:
-    for row in range(min(100, len(encoded))):
-        try:
-            return short_side(encoded.read(row))
-        except Exception:  # noqa: PERF203 - damaged ones are reported where they are decoded
-            continue
+def _short(encoded: Encoded) -> int:
+    for raw in encoded.stream(np.arange(min(100, len(encoded)))):
+        with suppress(Exception):  # damaged ones are reported where they are decoded
+            return short_side(raw)
     return 32
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from gcalign.lab.data.encoded import Arrays, Encoded
-from gcalign.lab.data.paired_tables import Table
+from gcalign.lab.data.tables import Table
 
 SIZE = 24
 DRAWN = 4  # times as large, then made smaller, for smooth edges

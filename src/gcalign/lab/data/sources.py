@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,17 @@ from torch import Tensor
 
 from gcalign.errors import count, one_of
 from gcalign.lab.data import files, stores
-from gcalign.lab.data.catalogue import SOURCES, WORDS, Found, Request, Source, find, names
-from gcalign.lab.data.decode import OnDemand, decode, report, short_side, statistics
-from gcalign.lab.data.encoded import Arrays, Encoded, Raw, Records, Rows, some
-from gcalign.lab.data.images import Images, InMemory
+from gcalign.lab.data.catalogue import DATA_SETS, WORDS, DataSet, Normalisation, find, names
+from gcalign.lab.data.decode import decode, report, short_side, statistics
+from gcalign.lab.data.encoded import Arrays, Encoded, Index, Records, some
+from gcalign.lab.data.images import Images, InMemory, OnDemand, Places
 from gcalign.lab.data.splits import labels_of, strata, stratified, subset
-from gcalign.lab.limits import limit, within
+from gcalign.lab.data.stores import Found, Names
+from gcalign.lab.limits import limit as allowed
+from gcalign.lab.limits import within
 from gcalign.lab.words import path_of
 
-__all__ = ["SOURCES", "Source", "labels_of", "load", "names", "register"]
+__all__ = ["DATA_SETS", "DataSet", "labels_of", "load", "names", "register"]
 
 MEMORY = 2 * 2**30  # bytes of decoded images that are held; more stay on disk
 MEASURED = 2000  # images from which mean and standard deviation are taken where none are published
@@ -30,54 +32,10 @@ SAMPLE = 100  # images from whose sizes one is chosen where nobody chose
 SEEN = 1024  # among so many, where those far down a file cost reading it
 LARGEST = 224  # side of images whose size is nobody's choice
 
-
-class Corrupted(Encoded):
-    """CIFAR-10 test images corrupted here, for want of the published ones."""
-
-    def __init__(self, clean: Encoded, request: Request) -> None:
-        self.clean, self.request = clean, request
-
-    def __len__(self) -> int:
-        return len(self.clean)
-
-    def read(self, row: int) -> Raw:
-        return next(self.stream(np.array([row])))
-
-    def where(self, row: int) -> str:
-        return self.clean.where(row)
-
-    def stream(self, rows: Rows) -> Iterator[Raw]:
-        from gcalign.lab.data.corruptions import corrupt
-
-        pixels, wrong = decode(self.clean, rows, 32)
-        made = corrupt(pixels, self.request.corruption, self.request.severity, self.request.seed)
-        for k, image in enumerate(made):
-            yield b"" if k in wrong else image.permute(1, 2, 0).numpy()
-
-    def mapped(self) -> Encoded:
-        # the noise of an image depends on the batch it is corrupted in, so all of it is drawn once
-        return Arrays(list(self.stream(np.arange(len(self)))), f"cifar10c {self.request.corruption}")
-
-
-def corrupted(source: Source, request: Request) -> Found:
-    """CIFAR-10-C made from CIFAR-10, from wherever that is."""
-    from gcalign.lab.data import corruptions
-
-    one_of("corruption", request.corruption, corruptions.names())
-    found = _first(SOURCES["cifar10"], request)
-    return {"test": functools.partial(_corrupted_records, found["test"], request)} if "test" in found else {}
-
-
-def _corrupted_records(read: Callable[[], Records], request: Request) -> Records:
-    clean = read()
-    return Records(Corrupted(clean.encoded, request), clean.labels, classes=clean.classes)
-
-
-Store = Callable[[Source, Request], Found]
+Store = Callable[[DataSet, Path | None, Names], Found]
 STORES: Mapping[str, tuple[Store, ...]] = {  # where to look, in this order
     "imagenet100": (stores.parquet, stores.saved, files.wnids, stores.hub),
     "fashion-mnist": (stores.parquet, stores.saved, files.idx, stores.hub),
-    "cifar10c": (files.npy, corrupted),
     "folder": (files.folder,),
     "parquet": (stores.parquet, stores.saved),
 }
@@ -90,9 +48,9 @@ def register(name: str) -> Callable[[Maker], Maker]:
     """Name a function (split, *, root, size, limit, seed) -> Images as a data set."""
 
     def add(make: Maker) -> Maker:
-        if name in SOURCES:
+        if name in DATA_SETS:
             raise ValueError(f"data={name!r} is already registered; choose another name")
-        SOURCES[name] = Source(name=name)
+        DATA_SETS[name] = DataSet(name)
         MAKERS[name] = make
         return make
 
@@ -106,23 +64,24 @@ def load(
     root: str | Path | None = None,
     size: int | None = None,
     limit: int | None = None,
+    at_most: bool = False,
     on_error: str = "skip",
     seed: int = 0,
     split_seed: int = 0,
-    columns: Mapping[str, str] | None = None,
+    columns: Names | None = None,
     corruption: str | None = None,
     severity: int | None = None,
 ) -> Images:
     """A split of a data set as uint8 RGB squares of side `size`.
 
     `root` holds the files; without it, or without the data in it, the hub is asked. `limit` takes a class-balanced
-    subset from `seed`. `on_error` says whether an image that cannot be read is skipped with a warning or fatal.
-    `split_seed` divides a data set that comes undivided; it is apart from `seed`, so that a training set of one seed
-    never meets a test set of another. `columns` names the columns "image", "label", "domain" of a table. `corruption`
-    and `severity` choose from CIFAR-10-C.
+    subset from `seed`; more than there are is an error, or all of them if it is what to take `at_most`. `on_error` says
+    whether an image that cannot be read is skipped with a warning or fatal. `split_seed` divides a data set that comes
+    undivided; it is apart from `seed`, so that a training set of one seed never meets a test set of another. `columns`
+    names the columns "image", "label", "domain" of a table. `corruption` and `severity` choose from CIFAR-10-C.
     """
-    source = find(name)
-    one_of("split", split, source.splits)
+    data_set = find(name)
+    one_of("split", split, data_set.splits)
     one_of("on_error", on_error, ("skip", "raise"))
     if size is not None:
         within("IMAGE_SIDE", count("size", size, "it is the side of the square images, 32 for CIFAR-10"), "size")
@@ -135,42 +94,48 @@ def load(
         return MAKERS[name](split, root=place, size=size, limit=limit, seed=seed)
     if place is not None and not place.exists():
         raise ValueError(f"root={str(root)!r} does not exist; it must be a folder or file of images for data={name}")
-    request = Request(place, columns or {}, **_corruption(name, corruption, severity), seed=seed)
-    found = _first(source, request)
+    _check_corruption(name, corruption, severity)
+    if name == "cifar10c":
+        found = files.npy(data_set, place, str(corruption), int(severity or 0))
+        if not found:
+            about: dict[str, Any] = {"root": root, "limit": limit, "at_most": at_most, "on_error": on_error}
+            return _corrupted(place, str(corruption), int(severity or 0), size or 32, {**about, "seed": seed})
+    else:
+        found = _found(data_set, place, columns or {})
     if not found:
-        raise ValueError(_absent(source, request))
-    records, rows = _choose(found, source, split, split_seed)
+        raise ValueError(_absent(data_set, place))
+    whole = Whole(data_set, {word: cache(read) for word, read in found.items()}, split_seed)
+    records, rows, divided = whole.part(split)
     if not len(rows):
         raise ValueError(f"{name} ({split}) holds no images; at least one is needed: add some to root={root}")
-    if limit is not None:
+    if limit is not None and (limit < len(rows) or not at_most):
         if limit > len(rows):
             raise ValueError(f"limit={limit} must be at most {len(rows)}, the images of {name} ({split}); lower it")
         rows = rows[subset(_strata(records, rows), limit, seed).numpy()]
-    side = size or source.size or _stored_size(*_trained(found, source, split, split_seed), name)
-    mean, std = source.mean, source.std
-    if mean is None or std is None:
-        mean, std = _measured(found, source, split, split_seed, side)
-    if len(rows) * 3 * side**2 > MEMORY:
-        return OnDemand(records, rows, name=name, split=split, size=side, on_error=on_error, mean=mean, std=std)
-    pixels, wrong = decode(records.encoded, rows, side)
-    report(wrong, on_error, "skipped")
-    if wrong:
-        kept = np.setdiff1d(np.arange(len(rows)), list(wrong))
-        if not len(kept):
+    side = size or data_set.size or _stored_size(*whole.training(split), name)
+    large = len(rows) * 3 * side**2 > MEMORY
+    encoded = records.encoded.mapped() if large else records.encoded
+    mean, std = data_set.normalisation or _measured(whole, split, side, records, encoded)
+    if not large:
+        pixels, wrong = decode(encoded, rows, side)
+        report(wrong, on_error, "skipped")
+        kept = np.setdiff1d(np.arange(len(rows)), list(wrong)) if wrong else slice(None)
+        pixels, rows = pixels[kept], rows[kept]
+        if not len(rows):
             raise ValueError(f"{name} ({split}) has no readable image at all; is root={root} the right place?")
-        pixels, rows = pixels[torch.from_numpy(kept)], rows[kept]
-    return InMemory(
-        pixels,
-        name=name,
-        split=split,
-        labels=_taken(records.labels, rows),
-        domains=_taken(records.domains, rows),
-        classes=records.classes,
-        domain_names=records.domain_names,
-        mean=mean,
-        std=std,
-        places=[records.encoded.where(int(row)) for row in rows],
-    )
+    known: dict[str, Any] = {
+        "name": name,
+        "split": split,
+        "labels": _taken(records.labels, rows),
+        "domains": _taken(records.domains, rows),
+        "classes": records.classes,
+        "domain_names": records.domain_names,
+        "mean": mean,
+        "std": std,
+        "places": Places(records.encoded.where, rows),
+        "notes": (*records.notes, *divided),
+    }
+    return OnDemand(encoded, rows, side, on_error, **known) if large else InMemory(pixels, **known)
 
 
 @register("scenes")
@@ -183,85 +148,104 @@ def _scenes(split: str, *, root: Path | None, size: int | None, limit: int | Non
     return Scenes(split, limit, seed)
 
 
-def _corruption(name: str, corruption: str | None, severity: int | None) -> dict[str, Any]:
-    if name != "cifar10c":
-        if corruption is not None or severity is not None:
-            raise ValueError(f"corruption={corruption!r}, severity={severity}: only data=cifar10c has them")
-        return {}
-    if corruption is None or severity not in range(1, 6):
+def _check_corruption(name: str, corruption: str | None, severity: int | None) -> None:
+    if name != "cifar10c" and (corruption is not None or severity is not None):
+        raise ValueError(f"corruption={corruption!r}, severity={severity}: only data=cifar10c has them")
+    if name == "cifar10c" and (corruption is None or severity not in range(1, 6)):
         raise ValueError(
             f"corruption={corruption!r}, severity={severity}: cifar10c needs both, say corruption='fog' and a severity "
             "from 1 to 5"
         )
-    return {"corruption": corruption, "severity": severity}
 
 
-def _first(source: Source, request: Request) -> Found:
-    for store in STORES.get(source.name, USUAL):
-        if found := store(source, request):
-            return {word: functools.cache(read) for word, read in found.items()}
-    return {}
+def _corrupted(root: Path | None, corruption: str, severity: int, size: int, about: dict[str, Any]) -> Images:
+    """CIFAR-10-C made from CIFAR-10, from wherever that is, for want of the published one."""
+    from gcalign.lab.data import corruptions
+
+    one_of("corruption", corruption, corruptions.names())
+    if "test" not in _found(find("cifar10"), root, {}):
+        raise ValueError(_absent(find("cifar10c"), root, corruption))
+    clean = load("cifar10", "test", **about)
+    pixels = corruptions.corrupt(clean.get(torch.arange(len(clean))), corruption, severity, about["seed"])
+    if size != 32:
+        stored = Arrays(pixels.permute(0, 2, 3, 1).numpy(), f"cifar10c {corruption}")
+        pixels, _ = decode(stored, np.arange(len(clean)), size)
+    known = {key: getattr(clean, key) for key in ("split", "labels", "classes", "mean", "std", "places")}
+    return InMemory(pixels, name="cifar10c", **known)
 
 
-def _absent(source: Source, request: Request) -> str:
+def _found(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+    """What the first store that has the data set has of it."""
+    return next((found for store in STORES.get(data_set.name, USUAL) if (found := store(data_set, root, columns))), {})
+
+
+def _absent(data_set: DataSet, root: Path | None, corruption: str = "") -> str:
     """What to download, and where to put it."""
-    looked = f"in root={str(request.root)!r}" if request.root is not None else "as no root= was given"
-    if source.name == "parquet":
+    looked = f"in root={str(root)!r}" if root is not None else "as no root= was given"
+    if data_set.name == "parquet":
         return f"data=parquet found nothing {looked}; root= must be a parquet file or a folder of them"
-    if source.name == "cifar10c":
+    if data_set.name == "cifar10c":
         return (
             f"cifar10c was not found {looked}; unpack CIFAR-10-C.tar (https://zenodo.org/records/2535967) so that "
-            f"<root>/{request.corruption}.npy and <root>/labels.npy exist, or give CIFAR-10 to make it from: "
+            f"<root>/{corruption}.npy and <root>/labels.npy exist, or give CIFAR-10 to make it from: "
             "<root>/cifar10/test.parquet of https://huggingface.co/datasets/uoft-cs/cifar10"
         )
-    debian = ", or apt install dataset-fashion-mnist" if source.name == "fashion-mnist" else ""
-    also = ", or an ImageNet folder <root>/train/<wnid>/*.JPEG" if source.name == "imagenet100" else ""
+    debian = ", or apt install dataset-fashion-mnist" if data_set.name == "fashion-mnist" else ""
+    also = ", or an ImageNet folder <root>/train/<wnid>/*.JPEG" if data_set.name == "imagenet100" else ""
     return (
-        f"{source.name} was not found {looked}, and the Hugging Face hub cannot be reached; download the parquet files "
-        f"of https://huggingface.co/datasets/{source.hub} on a machine with a network and put them at "
-        f"<root>/{source.name}/<split>.parquet (or <split>-*.parquet){also}{debian}"
+        f"{data_set.name} was not found {looked}, and the Hugging Face hub cannot be reached; download the parquet "
+        f"files of https://huggingface.co/datasets/{data_set.hub} on a machine with a network and put them at "
+        f"<root>/{data_set.name}/<split>.parquet (or <split>-*.parquet){also}{debian}"
     )
 
 
-def _stored(found: Found, split: str) -> str | None:
-    """The word under which this split is stored."""
-    return next((word for word in WORDS[split] if word in found), None)
+class Whole:
+    """A data set as it is stored: in splits, or undivided and to be divided here."""
+
+    def __init__(self, data_set: DataSet, found: Found, split_seed: int) -> None:
+        self.data_set, self.found, self.split_seed = data_set, found, split_seed
+
+    def word(self, split: str) -> str | None:
+        """The word under which this split is stored."""
+        return next((word for word in WORDS[split] if word in self.found), None)
+
+    def part(self, split: str) -> tuple[Records, Index, tuple[str, ...]]:
+        """The stored images of a split, or its part of all of them; and a note on how they were divided."""
+        undivided = self.word("all") or (self.word("train") if self.word("test") is None else None)
+        word, share = self.word(split), self.data_set.share
+        if share is not None and undivided is not None and split != "validation":
+            records = self.found[undivided]()
+            rows: Index = np.arange(len(records.encoded))
+            if split == "all":
+                return records, rows, ()
+            kept, held = stratified(_strata(records, rows), share, self.split_seed)
+            each = "of them" if records.labels is None and records.domains is None else "of each class"
+            note = f"split: {len(kept):,} of {len(rows):,} images are for training; {share:.0%} {each} for testing"
+            return records, (held if split == "test" else kept).numpy(), (note,)
+        if word is None:
+            have = ", ".join(self.found)
+            raise ValueError(
+                f"{self.data_set.name} has no split {split!r} here, only {have}; name one of those, or add its files"
+            )
+        records = self.found[word]()
+        note = f"split: what is stored as {word!r}"
+        return records, np.arange(len(records.encoded)), (note,) if share is not None else ()
+
+    def training(self, split: str) -> tuple[Records, Index]:
+        """The training images, whichever split is loaded: all must have one size and be normalised alike."""
+        records, rows, _ = self.part("train" if self.word("train") or self.word("all") else split)
+        return records, rows
 
 
-def _choose(found: Found, source: Source, split: str, split_seed: int) -> tuple[Records, Rows]:
-    """The stored images of a split, or its part of a data set that comes undivided."""
-    undivided = _stored(found, "all") or (_stored(found, "train") if _stored(found, "test") is None else None)
-    word = _stored(found, split)
-    if source.share is not None and undivided is not None and split != "validation":
-        records = found[undivided]()
-        rows: Rows = np.arange(len(records.encoded))
-        if split == "all":
-            return records, rows
-        kept, held = stratified(_strata(records, rows), source.share, split_seed)
-        return records, (held if split == "test" else kept).numpy()
-    if word is None:
-        raise ValueError(
-            f"{source.name} has no split {split!r} here, only {', '.join(found)}; name one of those, or add its files"
-        )
-    records = found[word]()
-    return records, np.arange(len(records.encoded))
-
-
-def _taken(values: Tensor | None, rows: Rows) -> Tensor | None:
+def _taken(values: Tensor | None, rows: Index) -> Tensor | None:
     return None if values is None else values[torch.from_numpy(rows)]
 
 
-def _strata(records: Records, rows: Rows) -> Tensor:
+def _strata(records: Records, rows: Index) -> Tensor:
     return strata(_taken(records.labels, rows), _taken(records.domains, rows), len(rows))
 
 
-def _trained(found: Found, source: Source, split: str, split_seed: int) -> tuple[Records, Rows]:
-    """The training images, whichever split is loaded: all must have one size and be normalised alike."""
-    trained = _stored(found, "train") or _stored(found, "all")
-    return _choose(found, source, "train" if trained else split, split_seed)
-
-
-def _stored_size(records: Records, rows: Rows, name: str) -> int:
+def _stored_size(records: Records, rows: Index, name: str) -> int:
     """The middle of the short sides of a hundred images, at most `LARGEST`."""
     near = rows if records.encoded.scattered else rows[:SEEN]
     spread = near[np.unique(np.linspace(0, len(near) - 1, SAMPLE).astype(int))]
@@ -283,14 +267,12 @@ def _stored_size(records: Records, rows: Rows, name: str) -> int:
     return side
 
 
-def _measured(
-    found: Found, source: Source, split: str, split_seed: int, size: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel."""
-    records, rows = _trained(found, source, split, split_seed)
-    most = max(1, min(MEASURED, limit("ARRAY_BYTES") // (3 * size**2)))
+def _measured(whole: Whole, split: str, size: int, loaded: Records, encoded: Encoded) -> Normalisation:
+    """Mean and deviation of each channel; from `encoded` if that is where the training images of `loaded` are."""
+    records, rows = whole.training(split)
+    most = max(1, min(MEASURED, allowed("ARRAY_BYTES") // (3 * size**2)))
     rows = rows[subset(torch.zeros(len(rows), dtype=torch.int64), most, seed=0).numpy()]
-    pixels, wrong = decode(records.encoded, rows, size)
+    pixels, wrong = decode(encoded if records is loaded else records.encoded, rows, size)
     if len(wrong) == len(rows):
-        raise ValueError(f"{source.name} has no readable image among {len(rows)}: {some(wrong.values(), 1)}")
+        raise ValueError(f"{whole.data_set.name} has no readable image among {len(rows)}: {some(wrong.values(), 1)}")
     return statistics(pixels[[k for k in range(len(rows)) if k not in wrong]])

@@ -6,49 +6,73 @@ import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gcalign.lab import files
-from gcalign.lab.data.catalogue import STORED, Found, Request, Source, places
+from gcalign.lab.data.catalogue import STORED, DataSet, places
 from gcalign.lab.data.columns import records
-from gcalign.lab.data.tables import Arrow, Parquet, Table
+from gcalign.lab.data.encoded import Records
+from gcalign.lab.data.tables import ArrowTable, Mapped, Parquet
 
 PATIENCE = 5.0  # seconds for the hub to answer at all
+Found = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
+Names = Mapping[str, str]  # of the columns "image", "label" and "domain", where the user gave them
 
 
-def _tables(tables: Mapping[str, Table], source: Source, request: Request) -> Found:
-    return {word: partial(records, tables, word, source, request.columns) for word in tables}
-
-
-def parquet(source: Source, request: Request) -> Found:
+def parquet(data_set: DataSet, root: Path | None, columns: Names) -> Found:
     """`<split>.parquet`, `<split>-*.parquet` or `<split>/*.parquet`; or, where a split can be made, any such file."""
-    if request.root is not None and request.root.is_file():
-        return _tables({"all": Parquet([request.root])}, source, request)
-    for place in places(source, request):
+    if root is not None and root.is_file():
+        return _tables({"all": Parquet([root])}, data_set, columns)
+    for place in places(data_set, root):
         layouts = ("{}.parquet", "{}-*.parquet", "{}/*.parquet")
         found = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
-        if source.share is not None and not any(found.values()):
+        if data_set.share is not None and not any(found.values()):
             found = {"all": sorted(place.glob("*.parquet"))}
         if any(found.values()):
-            return _tables({word: Parquet(paths) for word, paths in found.items() if paths}, source, request)
+            return _tables({word: Parquet(paths) for word, paths in found.items() if paths}, data_set, columns)
     return {}
 
 
-def saved(source: Source, request: Request) -> Found:
+def saved(data_set: DataSet, root: Path | None, columns: Names) -> Found:
     """A folder that `save_to_disk` of Hugging Face's `datasets` wrote."""
-    for place in places(source, request):
+    for place in places(data_set, root):
         if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
             import datasets
 
             for state in (*place.glob("state.json"), *place.glob("*/state.json")):
                 _check_inside(state)
-
-            return _tables(_arrow(datasets.load_from_disk(str(place)), str(place)), source, request)
+            return _mapped(datasets.load_from_disk(str(place)), str(place), data_set, columns)
     return {}
+
+
+def hub(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+    """The data set on the Hugging Face hub, or what an earlier download left in its cache."""
+    assert data_set.hub is not None
+    import datasets
+
+    answers = reachable()
+    try:
+        with _offline(not answers):
+            loaded = datasets.load_dataset(data_set.hub, data_set.config)
+    except Exception as error:  # a dozen kinds, from connection refused to no such repository
+        if answers:
+            raise ValueError(f"{data_set.hub} could not be loaded from the hub: {error}") from error
+        return {}
+    return _mapped(loaded, data_set.hub, data_set, columns)
+
+
+def _tables(tables: Mapping[str, ArrowTable], data_set: DataSet, columns: Names) -> Found:
+    return {word: partial(records, tables, word, data_set, columns) for word in tables}
+
+
+def _mapped(loaded: Any, origin: str, data_set: DataSet, columns: Names) -> Found:
+    splits = loaded if isinstance(loaded, dict) else {"all": loaded}
+    tables = {str(w): Mapped(rows.data, rows.features.arrow_schema, f"{origin} {w}") for w, rows in splits.items()}
+    return _tables(tables, data_set, columns)
 
 
 def _check_inside(state: Path) -> None:
@@ -63,29 +87,6 @@ def _check_inside(state: Path) -> None:
             raise ValueError(
                 f"{state} names {name!r}; the files of a data set must be within its folder: save it again"
             )
-
-
-def _arrow(loaded: Any, origin: str) -> dict[str, Table]:
-    splits = loaded if isinstance(loaded, dict) else {"all": loaded}
-    return {
-        str(word): Arrow(rows.data, rows.features.arrow_schema, f"{origin} {word}") for word, rows in splits.items()
-    }
-
-
-def hub(source: Source, request: Request) -> Found:
-    """The data set on the Hugging Face hub, or what an earlier download left in its cache."""
-    assert source.hub is not None
-    import datasets
-
-    answers = reachable()
-    try:
-        with _offline(not answers):
-            loaded = datasets.load_dataset(source.hub, source.config)
-    except Exception as error:  # a dozen kinds, from connection refused to no such repository
-        if answers:
-            raise ValueError(f"{source.hub} could not be loaded from the hub: {error}") from error
-        return {}
-    return _tables(_arrow(loaded, source.hub), source, request)
 
 
 def reachable() -> bool:

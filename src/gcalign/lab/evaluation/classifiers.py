@@ -55,9 +55,9 @@ class Neighbours:
         return votes.argmax(1)
 
 
-def neighbours(x: Tensor, y: Tensor, classes: int, *, k: int = 200, temperature: float = 0.07) -> Neighbours:
-    """Weighted k nearest neighbours with k at most the number of samples."""
-    count("k", k, "the published value is 200")
+def neighbours(x: Tensor, y: Tensor, classes: int, *, k: int | None = None, temperature: float = 0.07) -> Neighbours:
+    """Weighted k nearest neighbours; by default the published 200, of fewer than 1000 samples a fifth."""
+    k = min(200, max(1, len(x) // 5)) if k is None else count("k", k, "the published value is 200")
     positive("temperature", temperature, "the published value is 0.07")
     return Neighbours(functional.normalize(x, dim=1), y, classes, min(k, len(x)), temperature)
 

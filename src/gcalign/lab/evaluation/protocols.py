@@ -84,8 +84,8 @@ def linear_fast(
     return Fitted({"test": classifier}, {"l2": l2, "iterations": iterations}, len(y), score)
 
 
-def knn(x: Tensor, y: Tensor, *, classes: int, seed: int, k: int = 200, temperature: float = 0.07) -> Fitted:
-    """Weighted nearest neighbours with the published k and T; nothing is random and nothing chosen."""
+def knn(x: Tensor, y: Tensor, *, classes: int, seed: int, k: int | None = None, temperature: float = 0.07) -> Fitted:
+    """Weighted nearest neighbours with the published T and, of 1000 samples or more, k; nothing is random."""
     classifier = neighbours(x, y, classes, k=k, temperature=temperature)
     return Fitted({"test": classifier}, {"k": classifier.k, "temperature": temperature}, len(y))
 

@@ -178,7 +178,7 @@ class Gallery:
     def _loaded(self, data: Data) -> tuple[int, Images] | None:
         splits = find(data.name).splits
         try:
-            images = images_of(data, "test" if "test" in splits else splits[0])
+            images = images_of(data, "test" if "test" in splits else splits[0], at_most=True)
         except (ValueError, OSError) as error:
             self.notes.append(f"Pictures, plans, pairs and neighbours of {data.name} are left out: {error}")
             return None

@@ -13,11 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gcalign.errors import count
-from gcalign.lab.data.catalogue import SOURCES
+from gcalign.lab.data.catalogue import DATA_SETS, Normalisation
 from gcalign.lab.data.decode import pixels_of
 from gcalign.lab.models.state import evaluating
-
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel, in [0, 1]
 
 
 class Encoder(nn.Module):
@@ -144,12 +142,11 @@ def normalisation_of(about: Any, data: str, channels: int) -> Normalisation | No
     """What a file says, if it says it; else what is published for the data set. None: neither."""
     mean, std = (about.get(name) for name in ("mean", "std"))
     if mean is None and std is None:
-        source = SOURCES.get(data)
         if data == "scenes":
             from gcalign.lab.data.scenes import Scenes
 
             return Scenes.mean, Scenes.std
-        return None if source is None or source.mean is None or source.std is None else (source.mean, source.std)
+        return DATA_SETS[data].normalisation if data in DATA_SETS else None
     for values, least in ((mean, -math.inf), (std, 0.0)):
         fine = isinstance(values, list) and len(values) == channels
         if not fine or not all(isinstance(x, (int, float)) and math.isfinite(x) and x > least for x in values):

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from gcalign.errors import count
 from gcalign.lab import files
+from gcalign.lab.data.catalogue import Normalisation
 from gcalign.lab.models import Factory, encoder, outside, projector
 from gcalign.lab.training import trust
 from gcalign.lab.training.config import Config
-from gcalign.lab.training.ready import Encoder, Normalisation, normalisation_of
+from gcalign.lab.training.ready import Encoder, normalisation_of
 from gcalign.lab.training.sums import check_crc32, crc32
 from gcalign.lab.words import path_of, quoted
 

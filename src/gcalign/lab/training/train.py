@@ -124,9 +124,17 @@ def train(
         if config.compile:
             _say("compile=true: the first step compiles encoder and head, which takes a while", quiet)
         _continued(config, run, task.save, trainer, module, stream, first, quiet)
-    again = quoted("gcalign", "probe", f"run={run.path}")
-    _say(f"done: {run.path}\nevaluate it with: {again}", silent)
+    _say(f"done: {run.path}\n{_next(run, task.images)}", silent)
     return run
+
+
+def _next(run: Run, images: Images | None) -> str:
+    """What can be done with a finished run; there is no accuracy without labels."""
+    if images is None or images.labels is not None:
+        return f"evaluate it with: {quoted('gcalign', 'probe', f'run={run.path}')}"
+    report = quoted("gcalign", "report", str(run.path), "-o", "report.html")
+    embed = quoted("gcalign", "embed", f"run={run.path}", "-o", "features.parquet")
+    return f"look at neighbours and pairs with: {report}\nembed the images with: {embed}"
 
 
 def _first(run: Run, config: Config, total: int, stack: ExitStack) -> int | None:
@@ -250,7 +258,9 @@ def _trainer(
 ) -> L.Trainer:
     callbacks: list[Callback] = [keeper, Watch(config.epochs, config.log_every, shown=not quiet)]
     # before the keeper, whose checkpoint is the last that is written of a step
-    if config.knn_every and images is not None:
+    if config.knn_every and images is not None and images.labels is None:
+        warnings.warn(f"knn_every={config.knn_every} has no effect: {images.name} has no labels", stacklevel=2)
+    elif config.knn_every and images is not None:
         callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
     logger = logger_of(config.logger, config.logger_args, run.path) or False
     try:

@@ -4,88 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gcalign.errors import did_you_mean
 from gcalign.lab import arrays, files
 from gcalign.lab.data.encoded import Arrays, Encoded, Files
 from gcalign.lab.data.files import SUFFIXES
-from gcalign.lab.data.tables import Parquet, columns_of, python_values
+from gcalign.lab.data.tables import Parquet, Table
 from gcalign.lab.limits import within
 
 TABLES = ("metadata.csv", "metadata.jsonl", "pairs.csv", "pairs.jsonl", "pairs.parquet", "pairs.npz")  # of a folder
 
 
-class Table(ABC):
-    """Named columns of one length."""
-
-    origin: str
-    columns: tuple[str, ...]
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def kind(self, column: str) -> str:
-        """image, text, array, or what else the column holds."""
-
-    @abstractmethod
-    def values(self, column: str) -> list[Any]:
-        """Texts, lists of texts, or numbers, one for each row; None where there is none."""
-
-    @abstractmethod
-    def images(self, column: str) -> Encoded:
-        """The images of a column, not decoded yet."""
-
-    def where(self, row: int) -> str:
-        return f"{self.origin} row {row}"
-
-    def check(self, column: str, key: str) -> None:
-        if column not in self.columns:
-            raise ValueError(
-                f"{key}={column}: {self.origin} has no such column; {did_you_mean(column, map(str, self.columns))}"
-            )
-
-
-class Stored(Table):
-    """A parquet file; images are bytes, or {bytes, path} as Hugging Face writes them."""
-
-    def __init__(self, path: Path) -> None:
-        self.parquet, self.origin = Parquet([path]), str(path)
-        self.columns = self.parquet.schema.columns
-        self._arrow = Parquet._open(path).schema_arrow
-
-    def __len__(self) -> int:
-        return len(self.parquet)
-
-    def kind(self, column: str) -> str:
-        import pyarrow as pa
-
-        found = self._arrow.field(column).type
-        if column in self.parquet.schema.images:
-            return "image"
-        if pa.types.is_dictionary(found):
-            found = found.value_type
-        inner = found
-        while pa.types.is_list(inner) or pa.types.is_large_list(inner) or pa.types.is_fixed_size_list(inner):
-            inner = inner.value_type
-        if pa.types.is_string(inner) or pa.types.is_large_string(inner):
-            return "text"
-        return "array" if pa.types.is_integer(inner) or pa.types.is_floating(inner) else str(found)
-
-    def values(self, column: str) -> list[Any]:
-        return python_values(columns_of(self.parquet.files[0], [column])[column])
-
-    def images(self, column: str) -> Encoded:
-        self.parquet.image = column
-        return self.parquet
-
-
-class Named(Table):
+class TextTable(Table):
     """Rows of texts, numbers and lists; texts that end like images or .npy are files beside the table."""
 
     def __init__(self, path: Path, rows: list[dict[str, Any]]) -> None:
@@ -121,14 +54,13 @@ class Named(Table):
     def values(self, column: str) -> list[Any]:
         if not self._ends(column, (".npy",)):
             return [row[column] for row in self.rows]
-        return [arrays.from_npy(path) for path in self._paths(column)]
+        return [arrays.from_npy(self.folder / name) for name in self._names(column)]
 
     def images(self, column: str) -> Encoded:
-        return Files(self._paths(column))
+        return Files(self.folder, self._names(column))
 
-    def _paths(self, column: str) -> list[Path]:
+    def _names(self, column: str) -> list[str]:
         """Files within the folder of the table: what a table names elsewhere is not read."""
-        found = []
         for k, row in enumerate(self.rows):
             path = self.folder / row[column]
             if not path.resolve().is_relative_to(self.folder.resolve()):
@@ -140,11 +72,10 @@ class Named(Table):
                 raise ValueError(
                     f"{self.where(k)}: {column}={row[column]!r} is no file in {self.folder}; add it, or drop the row"
                 )
-            found.append(path)
-        return found
+        return [row[column] for row in self.rows]
 
 
-class Zipped(Table):
+class ArrayTable(Table):
     """An npz file: [N, D] numbers, [N, H, W, 3] images of uint8, [N] texts. Nothing in it is unpickled."""
 
     def __init__(self, path: Path) -> None:
@@ -186,11 +117,11 @@ def opened(root: Path) -> Table:
     if not root.is_file():
         raise ValueError(f"data.root={root} does not exist; name a .parquet, .csv, .jsonl or .npz file, or its folder")
     if root.suffix == ".parquet":
-        table: Table = Stored(root)
+        table: Table = Parquet([root])
     elif root.suffix == ".npz":
-        table = Zipped(root)
+        table = ArrayTable(root)
     elif root.suffix in (".csv", ".jsonl"):
-        table = Named(root, _rows(root))
+        table = TextTable(root, _rows(root))
     else:
         raise ValueError(f"data.root={root} must end in .parquet, .csv, .jsonl or .npz; convert it to one of them")
     within("TABLE_ROWS", len(table), f"the number of rows of {root}")
