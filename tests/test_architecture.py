@@ -31,7 +31,7 @@ STOREYS = [
     ("public",),
     ("__init__",),
     ("lab",),
-    ("lab.words", "lab.limits", "lab.outside", "lab.flags"),
+    ("lab.words", "lab.paper", "lab.limits", "lab.outside", "lab.flags"),
     ("lab.files", "lab.provenance", "lab.terminal"),
     ("lab.commands",),
     ("lab.verify",),

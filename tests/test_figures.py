@@ -449,7 +449,8 @@ def test_operations_are_those_of_the_products_and_a_little_more():
 
 @pytest.mark.slow
 def test_times_are_paired_by_round(monkeypatch, tmp_path):
-    from gcalign.lab.experiments import costs, paper
+    from gcalign.lab import paper
+    from gcalign.lab.experiments import costs
     from gcalign.lab.experiments.scales import scaled
 
     monkeypatch.setattr(paper, "METHODS", ("ince", "byol"))

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from gcalign.cli import main
-from gcalign.lab import files
+from gcalign.lab import files, paper
 from gcalign.lab.evaluation import domain_probe, extract
-from gcalign.lab.experiments import launch, measures, paper, planned, records, registry, search, subject, suite, sweep
+from gcalign.lab.experiments import launch, measures, planned, records, registry, search, subject, suite, sweep
 from gcalign.lab.experiments.archive import Archive
 from gcalign.lab.experiments.jobs import ALPHA_BETA, DOMAINS, EXTENDED, METHODS
 from gcalign.lab.experiments.registry import Job

@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 import gcalign
-from gcalign.lab.experiments import paper, records, statistics, tables
+from gcalign.lab import paper
+from gcalign.lab.experiments import columns, records, statistics, tables
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.sheets import Cell, Sheet
 
@@ -195,7 +196,7 @@ def test_latex_has_booktabs_groups_marks_and_no_bare_specials(tmp_path):
 
 def test_the_extreme_column_is_the_mean_of_three_settings_seed_by_seed():
     values = [record(x, "ince", seed, setting=s) for s, x in (("C1", 0.3), ("C2", 0.4), ("C3", 0.8)) for seed in (0, 1)]
-    column = next(c for c in paper.NEW_COMBINE if c.name == "CIFAR-10 (Ex)")
+    column = next(c for c in columns.NEW_COMBINE if c.name == "CIFAR-10 (Ex)")
     assert column.ours(values, "ince") == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
     assert column.ours(values[:-1], "ince") == {0: pytest.approx(0.5)}
 
@@ -280,7 +281,7 @@ def test_the_papers_numbers_are_those_of_its_text():
     if source is None:
         pytest.skip("the paper's text is not here")
     text = source.read_text().replace("{\\footnotesize ", "").replace(" ", "")
-    for column in (*paper.NEW_COMBINE, *paper.CIFAR10, *paper.CIFAR100, *paper.CIFAR10C):
+    for column in (*columns.NEW_COMBINE, *columns.CIFAR10, *columns.CIFAR100, *columns.CIFAR10C):
         assert len(column.mean) == len(column.std) == len(paper.METHODS)
         for mean, std in zip(column.mean, column.std, strict=True):
             assert f"{mean:.2f}±{std:.2f}" in text, (column.name, mean, std)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, get_args
 from gcalign.errors import one_of
 from gcalign.lab import files
 from gcalign.lab.experiments import records
-from gcalign.lab.experiments.claim import Claim
-from gcalign.lab.experiments.judges import ALPHA, Results, Verdict, Word
 from gcalign.lab.experiments.ledger import LEDGER, OWN
 from gcalign.lab.experiments.planned_claims import SECTIONS
 from gcalign.lab.experiments.sheets import escaped
 from gcalign.lab.experiments.statistics import holm
+from gcalign.lab.experiments.verdicts import ALPHA, EmpiricalClaim, Results, Verdict, Word
 
 if TYPE_CHECKING:
     from gcalign.lab import verify
@@ -45,7 +44,7 @@ _WIDTH = 160  # where the output is no terminal and has no width of its own
 class Judged:
     """A claim with its verdict in its family; `adjusted` is Holm's p, None where nothing was tested."""
 
-    claim: Claim
+    claim: EmpiricalClaim
     scale: str
     verdict: Verdict
     adjusted: float | None = None

@@ -19,13 +19,13 @@ from gcalign.auditing.result import Audit
 from gcalign.lab.audit.cells import fixed, mismatch
 from gcalign.lab.audit.crossfit import crossfit
 from gcalign.lab.audit.emoji import Emoji, Model, crossfitted
-from gcalign.lab.experiments.paper import NAMES
 from gcalign.lab.experiments.records import Record, read, write
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
 from gcalign.lab.experiments.sheets import Cell, Sheet
 from gcalign.lab.experiments.statistics import by_seed, difference, spread
 from gcalign.lab.experiments.tables import delta
+from gcalign.lab.paper import NAMES
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from gcalign.lab import files
+from gcalign.lab.experiments.statistics import Difference
 
 _SYMBOLS = {
     "\\": r"\textbackslash{}",
@@ -84,6 +86,17 @@ class Sheet:
         for path, content in zip(paths, (self.markdown(), self.tex()), strict=True):
             files.write(path, content)
         return paths
+
+
+def signed(x: float, digits: int = 2) -> str:
+    """+1.01 or −0.5, with a minus sign that is no hyphen."""
+    return f"{x:+.{digits}f}".replace("-", "−")
+
+
+def points(d: Difference, unit: float = 100, digits: int = 2) -> str:
+    """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
+    mean, low, high = (signed(unit * x, digits) for x in (d.mean, d.low, d.high))
+    return mean if math.isinf(d.low) else f"{mean} [{low}, {high}]"
 
 
 def escaped(text: str) -> str:

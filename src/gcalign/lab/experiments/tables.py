@@ -8,11 +8,13 @@ from pathlib import Path
 
 from gcalign.alignment import Alignment
 from gcalign.geometry import Entropic
-from gcalign.lab.experiments import paper
-from gcalign.lab.experiments.paper import METHODS, NAMES, Column
+from gcalign.lab import paper
+from gcalign.lab.experiments import columns as printed
+from gcalign.lab.experiments.columns import Column
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments.sheets import Cell, Sheet, points, signed
 from gcalign.lab.experiments.statistics import Difference, Seeded, by_seed, difference, minus, spread
+from gcalign.lab.paper import METHODS, NAMES
 from gcalign.methods import method
 
 NOTHING = Cell("–")
@@ -20,28 +22,28 @@ NOTHING = Cell("–")
 
 def table1(records: Sequence[Record], folder: Path) -> list[Path]:
     """tab:new_combine."""
-    return comparison("table1", "tab:new_combine", paper.NEW_COMBINE, records).write(folder)
+    return comparison("table1", "tab:new_combine", printed.NEW_COMBINE, records).write(folder)
 
 
 def table_a_cifar10(records: Sequence[Record], folder: Path) -> list[Path]:
     """tab:cifar10."""
-    return comparison("tableA-cifar10", "tab:cifar10", paper.CIFAR10, records).write(folder)
+    return comparison("tableA-cifar10", "tab:cifar10", printed.CIFAR10, records).write(folder)
 
 
 def table_a_cifar100(records: Sequence[Record], folder: Path) -> list[Path]:
     """tab:cifar100."""
-    return comparison("tableA-cifar100", "tab:cifar100", paper.CIFAR100, records).write(folder)
+    return comparison("tableA-cifar100", "tab:cifar100", printed.CIFAR100, records).write(folder)
 
 
 def table_a_cifar10c(records: Sequence[Record], folder: Path) -> list[Path]:
     """tab:cifar10c."""
-    return comparison("tableA-cifar10c", "tab:cifar10c", paper.CIFAR10C, records).write(folder)
+    return comparison("tableA-cifar10c", "tab:cifar10c", printed.CIFAR10C, records).write(folder)
 
 
 def comparison(name: str, label: str, columns: Sequence[Column], records: Sequence[Record]) -> Sheet:
     """Methods against columns, with a row of paired differences under each method that has its plain twin."""
-    columns = paper.standing_in(columns, records)
-    shown = [c for c in columns if c.measured(records)]
+    columns = printed.standing_in(columns, records)
+    shown = [c for c in columns if c.table(records)]
     if not shown:
         raise ValueError(f"{name} has no records to show; `gcalign reproduce {name} scale=small` makes some")
     values = {c.name: {m: c.ours(records, m) for m in METHODS} for c in shown}
@@ -55,7 +57,7 @@ def comparison(name: str, label: str, columns: Sequence[Column], records: Sequen
             deltas = [difference(values[c.name][m], values[c.name][twins[m]]) for c in shown]
             rows.append([Cell(f"Δ = {NAMES[m]} − {NAMES[twins[m]]}"), *map(delta, deltas)])
     groups = {c.group: sum(other.group == c.group for other in shown) for c in shown}
-    measures = {paper.accuracy(records) if c.measure == paper.ACCURACY else c.measure for c in shown}
+    measures = {printed.accuracy(records) if c.measure == printed.ACCURACY else c.measure for c in shown}
     used = [r for r in records if r.labels.get("method") in METHODS and r.measure in measures]
     notes = [
         f"`{label}` of the paper at scale {_joined(r.scale for r in used)}: test accuracy in %, mean ± standard "
@@ -89,12 +91,6 @@ def delta(d: Difference | None) -> Cell:
         return NOTHING
     mark = " ▲" if d.better else " ▼" if d.worse else ""
     return Cell(f"{points(d)}{mark}")
-
-
-def points(d: Difference, unit: float = 100, digits: int = 2) -> str:
-    """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
-    mean, low, high = (f"{unit * x:+.{digits}f}".replace("-", "−") for x in (d.mean, d.low, d.high))
-    return mean if math.isinf(d.low) else f"{mean} [{low}, {high}]"
 
 
 def _joined(things: Iterable[object]) -> str:
@@ -142,7 +138,7 @@ def scouts(records: Sequence[Record], folder: Path) -> list[Path]:
             found = {m: by_seed(records, measure, method=m, setting=setting) for m in methods}
             means = [Cell(f"{100 * spread(by.values()).mean:.2f}") if by else NOTHING for by in found.values()]
             gains = [minus(found[m], found.get("ince", {})) for m in others]
-            told = [", ".join(f"{100 * x:+.2f}".replace("-", "−") for x in gain.values()) for gain in gains]
+            told = [", ".join(signed(100 * x) for x in gain.values()) for gain in gains]
             rows.append([Cell(f"{setting}, {measure}"), *means, *(Cell(text) if text else NOTHING for text in told)])
     if not rows:
         raise ValueError("scouts has no records to show; `gcalign reproduce scouts` makes some")

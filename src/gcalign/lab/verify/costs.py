@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gcalign.lab import paper
 from gcalign.lab.verify import published
 from gcalign.lab.verify.claims import Batch, Case, Draw, claim
 from gcalign.public import method, solve
@@ -160,9 +161,6 @@ def fewer_flops(draw: Draw) -> Case:
     return Case(numbers["gca_uot"], numbers["ince"], numbers)
 
 
-PRINTED = {"INCE": 6.31, "GCA-INCE": 6.65, "GCA-UOT": 4.54}  # "MFlops" of the section on computational complexity
-
-
 def macs(name: str, rows: int = 128, dim: int = 128) -> float:
     """Millions of multiply-adds in the matrix products of one of the published losses, forward."""
     with Flops() as counter:
@@ -179,10 +177,10 @@ def macs(name: str, rows: int = 128, dim: int = 128) -> float:
     "diag(u) K diag(v) with dense diagonal matrices, the third does not, and this is the “30 %” saved: INCE written "
     "plainly (NT-Xent) takes {worst.NT_Xent:.2f}",
     unit="losses",
-    cases=len(PRINTED),
+    cases=len(paper.MFLOPS),
     tolerance=0.01,
 )
 def published_products(draw: Draw) -> Case:
-    name = tuple(PRINTED)[draw.case]
-    counts = {key.replace("-", "_"): macs(key) for key in published.LOSSES}
-    return Case(macs(name), PRINTED[name], {"loss": name, **counts})
+    name = tuple(paper.MFLOPS)[draw.case]
+    title, counts = paper.NAMES[name], {key.replace("-", "_"): macs(key) for key in published.LOSSES}
+    return Case(macs(title), paper.MFLOPS[name], {"loss": title, **counts})

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments import paper
+from gcalign.lab import paper
 from gcalign.lab.experiments.figures.style import (
     ACCURACIES,
     CLASS,

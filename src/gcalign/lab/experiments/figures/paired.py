@@ -19,8 +19,8 @@ from gcalign.lab.experiments.figures.style import (
     needed,
     page,
 )
-from gcalign.lab.experiments.paper import PAIRS
 from gcalign.lab.experiments.records import Record
+from gcalign.lab.paper import PAIRS
 
 ASIDE = 1.04  # a factor of ε, so that two bars stand side by side
 
