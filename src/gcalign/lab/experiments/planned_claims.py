@@ -8,7 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from gcalign.lab.experiments import columns, search, suite
-from gcalign.lab.experiments.planned import ALPHAS, COMPARED, EXTREME, RELAXATIONS
+from gcalign.lab.experiments.columns import EXTREME
+from gcalign.lab.experiments.jobs import ALPHAS, COMPARED, RELAXATIONS
 from gcalign.lab.experiments.scales import SCALES
 from gcalign.lab.experiments.sheets import points
 from gcalign.lab.experiments.statistics import Comparison, Estimate, Seeded, averaged, by_seed, contrast, holm, mean

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gcalign.alignment import Alignment
-from gcalign.geometry import Entropic
 from gcalign.lab import paper
 from gcalign.lab.experiments import columns as printed
 from gcalign.lab.experiments.columns import Column
@@ -15,7 +13,6 @@ from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.sheets import Cell, Sheet, points, signed
 from gcalign.lab.experiments.statistics import Difference, Seeded, by_seed, difference, minus, spread
 from gcalign.lab.paper import METHODS, NAMES
-from gcalign.methods import method
 
 NOTHING = Cell("–")
 
@@ -156,6 +153,10 @@ def scouts(records: Sequence[Record], folder: Path) -> list[Path]:
 
 def table_methods(records: Sequence[Record], folder: Path) -> list[Path]:
     """tab:diff, from the method objects: what they print of themselves. There is nothing to measure."""
+    from gcalign.alignment import Alignment
+    from gcalign.geometry import Entropic
+    from gcalign.methods import method
+
     rows = []
     for name in METHODS:
         made = method(name)
