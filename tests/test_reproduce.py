@@ -351,7 +351,7 @@ def test_a_job_that_fails_or_dies_stops_no_other(tmp_path):
 @pytest.mark.slow
 def test_failures_are_reported_with_their_command_and_code_1(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    broken = Job({"method": "ince"}, ("method=ince", *QUICK, "optimizer.lr=1e30", "epochs=1", "seed=0"), ("knn",), 0)
+    broken = Job({"method": "ince"}, ("method=ince", *QUICK, "batch_size=4096", "epochs=1", "seed=0"), ("knn",), 0)
     monkeypatch.setitem(
         registry._REGISTRY, "fig-plans", dataclasses.replace(registry.named("fig-plans"), jobs=lambda s, c: [broken])
     )
