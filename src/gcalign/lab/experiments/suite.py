@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gcalign.lab.experiments import jobs, paired_tables, tables
-from gcalign.lab.experiments.figures import accuracy, extreme, geometry, mismatch, paired, plans, targets
+from gcalign.lab.experiments.figures import accuracy, geometry, paired, plans, targets
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Draw, Experiment, Scale, named, names, register
 from gcalign.lab.paper import METHODS
@@ -102,9 +102,9 @@ _LARGER: Mapping[str, Mapping[str, Any]] = {
     "paper": {"noise": (0.0, 0.3, 0.6), "search": ("epochs=100", "pairs.noise=0.3")},
 }
 _mismatched: dict[str, Any] = {"search": "search-mismatch", "changes": _LARGER}
-_add("fig-mismatch", "", mismatch.fig_mismatch, jobs.mismatch, searched=jobs.COMPARED, **_mismatched)
+_add("fig-mismatch", "", paired.fig_mismatch, jobs.mismatch, searched=jobs.COMPARED, **_mismatched)
 _add(
-    *("fig-mismatch-lambda", "", mismatch.fig_mismatch_lambda, jobs.mismatch_lambda),
+    *("fig-mismatch-lambda", "", paired.fig_mismatch_lambda, jobs.mismatch_lambda),
     **(_mismatched | {"searched": ("gca-uot",)}),
 )
 _EXTREME: dict[str, dict[str, Any]] = {
@@ -116,7 +116,7 @@ _EXTREME: dict[str, dict[str, Any]] = {
     "paper": {"search": ("epochs=100",)},
 }
 _viewed: dict[str, Any] = {"search": "search-extreme", "changes": _EXTREME}
-_add("fig-extreme", "", extreme.fig_extreme, jobs.extreme, searched=jobs.VIEWED, **_viewed)
+_add("fig-extreme", "", paired.fig_extreme, jobs.extreme, searched=jobs.VIEWED, **_viewed)
 _PACS = ("data=pacs", "data.root=../shared/data")  # all 6992 training images
 _WIDE = ("model.encoder=resnet18", "model.width=0.125", "model.stem=imagenet")
 _WINDOWS: Mapping[str, tuple[str, ...]] = {  # each takes about as long

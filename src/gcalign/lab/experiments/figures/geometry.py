@@ -127,7 +127,7 @@ def _plane(seen: _Seen, folder: Path) -> list[Path]:
                     x, y = (found.get((where, setting, method)) for found in (seen.above, seen.below))
                     if x is None or y is None:
                         continue
-                    style = look(method).line | {"linestyle": "none"}
+                    style = look(method).marks
                     error = {"xerr": x.std or None, "yerr": y.std or None, "elinewidth": 0.6}
                     axes.errorbar(x.mean, y.mean, label=look(method).name, **error, **style)
                 letter(axes, row * len(seen.settings) + column, SETTINGS.get(setting, setting))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +65,16 @@ class Look:
     def line(self) -> dict[str, Any]:
         face = self.colour if self.filled else "white"
         return {"color": self.colour, "marker": self.marker, "linestyle": self.dash, "markerfacecolor": face}
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """Without the line between them."""
+        return self.line | {"linestyle": "none"}
+
+    @property
+    def level(self) -> dict[str, Any]:
+        """A line across, without marks."""
+        return {"color": self.colour, "linestyle": self.dash, "linewidth": 1.0}
 
     @property
     def bar(self) -> dict[str, Any]:
@@ -233,6 +243,16 @@ def page(folder: Path, name: str, width: float, height: float) -> Iterator[Page]
             path = folder / f"{name}.{kind}"
             files.write(path, buffer.getvalue())
             made.paths.append(path)
+
+
+def bars(
+    axes: Axes, x: Iterable[float], found: Iterable[Cell], line: Mapping[str, Any], name: str, **more: Any
+) -> None:
+    """Means with their 95 % intervals; with `std=True` with their standard deviations."""
+    shown, std = list(found), more.pop("std", False)
+    half = [cell.std if std else cell.half_interval for cell in shown]
+    how = {"capsize": 1.5, "elinewidth": 0.7, **more, **line}
+    axes.errorbar(list(x), [cell.mean for cell in shown], half if any(half) else None, label=name or None, **how)
 
 
 def letter(axes: Axes, k: int, title: str) -> None:
