@@ -13,7 +13,7 @@ import gcalign
 from gcalign.lab import paper
 from gcalign.lab.experiments import columns, records, statistics, tables
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments.sheets import Sheet
 
 
 def record(value, method="ince", seed=0, measure="linear-fast", setting="standard", data="cifar10", **more):
@@ -202,10 +202,10 @@ def test_the_extreme_column_is_the_mean_of_three_settings_seed_by_seed():
 
 
 def test_a_difference_is_marked_only_where_its_interval_excludes_zero():
-    assert tables.delta(statistics.Difference(0.02, 0.01, 0.03, 3)).text == "+2.00 [+1.00, +3.00] ▲"
-    assert tables.delta(statistics.Difference(-0.02, -0.03, -0.01, 3)).text == "−2.00 [−3.00, −1.00] ▼"
-    assert tables.delta(statistics.Difference(0.02, -0.01, 0.05, 3)).text == "+2.00 [−1.00, +5.00]"
-    assert tables.delta(statistics.Difference(0.02, -math.inf, math.inf, 1)).text == "+2.00"
+    assert tables.delta(statistics.Difference(0.02, 0.01, 0.03, 3)) == "+2.00 [+1.00, +3.00] ▲"
+    assert tables.delta(statistics.Difference(-0.02, -0.03, -0.01, 3)) == "−2.00 [−3.00, −1.00] ▼"
+    assert tables.delta(statistics.Difference(0.02, -0.01, 0.05, 3)) == "+2.00 [−1.00, +5.00]"
+    assert tables.delta(statistics.Difference(0.02, -math.inf, math.inf, 1)) == "+2.00"
 
 
 def test_one_seed_has_no_spread_and_no_interval(tmp_path):
@@ -267,7 +267,7 @@ def test_flops_stand_beside_the_papers(tmp_path):
 
 
 def test_cells_escape_what_markdown_and_latex_would_read():
-    sheet = Sheet("x", ["a|b"], [[Cell("1 * 2 | 3 % of x_y")]], ["`a_b` & c"])
+    sheet = Sheet("x", ["a|b"], [["1 * 2 | 3 % of x_y"]], ["`a_b` & c"])
     assert r"| 1 \* 2 \| 3 % of x_y |" in sheet.markdown()
     assert r"1 * 2 | 3 \% of x\_y \\" in sheet.tex()
     assert r"\texttt{a\_b} \& c" in sheet.tex()

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gcalign.lab import files
 from gcalign.lab.bench import machine, plot, table
-from gcalign.lab.bench.table import Result
+from gcalign.lab.bench.table import BenchResult
 from gcalign.lab.bench.timing import Progress, threads
 
 
@@ -45,9 +45,9 @@ def bench(
         console.print(Text(f"· {warning}"))
 
 
-def _measurement(name: str) -> Callable[..., Result]:
+def _measurement(name: str) -> Callable[..., BenchResult]:
     """`bench_NAME` of the module NAME, imported only now: `data` needs the training stack."""
-    measurement: Callable[..., Result] = getattr(import_module(f"gcalign.lab.bench.{name}"), f"bench_{name}")
+    measurement: Callable[..., BenchResult] = getattr(import_module(f"gcalign.lab.bench.{name}"), f"bench_{name}")
     return measurement
 
 

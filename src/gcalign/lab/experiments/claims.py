@@ -124,7 +124,7 @@ def claims(
     _show(found, proofs)
 
 
-def _verified() -> list[verify.Verdict]:
+def _verified() -> list[verify.ClaimCheck]:
     from gcalign.lab import verify
 
     return verify.run()
@@ -147,7 +147,7 @@ def _counted(found: Sequence[Judged], words: Sequence[Word]) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in words)
 
 
-def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.Verdict] = ()) -> str:
+def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.ClaimCheck] = ()) -> str:
     """The ledger as a page; the same results give the same bytes."""
     scale = results.scale
     parts = [
@@ -188,7 +188,7 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
     return "\n\n".join(parts) + "\n"
 
 
-def _show(found: Sequence[Judged], proofs: Sequence[verify.Verdict]) -> None:
+def _show(found: Sequence[Judged], proofs: Sequence[verify.ClaimCheck]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

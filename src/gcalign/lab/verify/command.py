@@ -18,7 +18,7 @@ from rich.text import Text
 from gcalign.lab.files import write
 from gcalign.lab.terminal import fitting
 from gcalign.lab.verify.claims import Claim, named
-from gcalign.lab.verify.runner import Outcome, Verdict, planned, replay, run
+from gcalign.lab.verify.runner import ClaimCheck, Outcome, planned, replay, run
 
 _STYLE = {"holds": "green", "holds as a bound": "yellow", "holds after correction": "yellow", "fails": "bold red"}
 _WIDTH = 140  # where the output is no terminal and has no width of its own
@@ -48,7 +48,7 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
     console.print(*(fitting(x, console) if isinstance(x, Table) else x for x in shown), sep="\n")
 
 
-def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
+def _run(only: Sequence[str], seed: int, cases: int) -> list[ClaimCheck]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
@@ -60,7 +60,7 @@ def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
         return run(only, seed=seed, cases=cases, advance=advance)
 
 
-def _table(verdicts: Sequence[Verdict]) -> Table:
+def _table(verdicts: Sequence[ClaimCheck]) -> Table:
     table = Table(show_lines=True, expand=True)
     table.add_column("claim", ratio=3, overflow="fold")
     table.add_column("verdict", no_wrap=True)

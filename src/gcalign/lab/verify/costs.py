@@ -10,17 +10,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gcalign.lab import paper
 from gcalign.lab.verify import published
-from gcalign.lab.verify.claims import Batch, Case, Draw, claim
+from gcalign.lab.verify.claims import Case, Draw, RandomBatch, claim
 from gcalign.public import method, solve
 
 CONVERGED, TRUNCATED = (3000, 1e-12), (5, 0.0)  # iterations and tol
 
 
-def _gradient(loss: Tensor, batch: Batch) -> Tensor:
+def _gradient(loss: Tensor, batch: RandomBatch) -> Tensor:
     return torch.cat(torch.autograd.grad(loss, (batch.z1, batch.z2)))
 
 
-def _detached(batch: Batch, stop: tuple[int, float]) -> Tensor:
+def _detached(batch: RandomBatch, stop: tuple[int, float]) -> Tensor:
     """log P as a function of log K with u and v held constant."""
     plan = solve(batch.log_k.detach(), iterations=stop[0], tol=stop[1])
     return batch.log_k + plan.log_u[:, None] + plan.log_v
@@ -35,12 +35,12 @@ def _off(got: Tensor, truth: Tensor) -> float:
     return float((got - truth).norm() / truth.norm())
 
 
-def _drawn(draw: Draw) -> Batch:
+def _drawn(draw: Draw) -> RandomBatch:
     drawn = draw.batch((8, 16), (4, 8), eps=(0.4, 1.0))
-    return Batch(drawn.z1.requires_grad_(), drawn.z2.requires_grad_(), drawn.noise, drawn.eps)
+    return RandomBatch(drawn.z1.requires_grad_(), drawn.z2.requires_grad_(), drawn.noise, drawn.eps)
 
 
-def _library(name: str, batch: Batch, stop: tuple[int, float], gradient: str, **options: Any) -> Tensor:
+def _library(name: str, batch: RandomBatch, stop: tuple[int, float], gradient: str, **options: Any) -> Tensor:
     criterion = method(name, eps=batch.eps, iterations=stop[0], tol=stop[1], gradient=gradient, **options)
     return _gradient(criterion(batch.z1, batch.z2), batch)
 

@@ -17,7 +17,7 @@ from gcalign.lab.experiments.figures.style import (
     INK,
     SETTINGS,
     THIN,
-    Cell,
+    BySeed,
     Look,
     about,
     absent,
@@ -41,12 +41,12 @@ SIDEWAYS = 0.03  # of the gap between neighbouring shares, from method to method
 SHOWN_DOMAINS, SHOWN_EACH = 4, 4  # of fig-ptgt's target plans
 
 
-def _line(axes: Axes, found: Mapping[Any, Cell], look: Look, *, shift: float = 0.0, std: bool = True) -> None:
+def _line(axes: Axes, found: Mapping[Any, BySeed], look: Look, *, shift: float = 0.0, std: bool = True) -> None:
     """x is moved by `shift` so that neighbours stay apart."""
     bars(axes, (at + shift for at in found), found.values(), look.line, look.name, std=std, capthick=0.7)
 
 
-def _of(found: Mapping[tuple[Any, ...], Cell], first: Any) -> dict[Any, Cell]:
+def _of(found: Mapping[tuple[Any, ...], BySeed], first: Any) -> dict[Any, BySeed]:
     """Cells whose first label is that, by the second."""
     return {key[1]: cell for key, cell in found.items() if key[0] == first}
 
@@ -129,7 +129,7 @@ def fig_q_lambda(records: Sequence[Record], folder: Path) -> list[Path]:
     with page(folder, "fig-q-lambda", DOUBLE, 2.9) as made:
         panels = made.figure.subplots(1, 2, sharey=True)
         for k, (axes, name, other) in enumerate(zip(panels, ("λ", "q"), ("q", "λ"), strict=True)):
-            sweeps: dict[float, dict[float, Cell]] = {}
+            sweeps: dict[float, dict[float, BySeed]] = {}
             for (q, lam), cell in found.items():
                 fixed, varied = (q, lam) if k == 0 else (lam, q)
                 sweeps.setdefault(fixed, {})[varied] = cell

@@ -12,7 +12,7 @@ from gcalign.lab.experiments.figures.style import (
     INK,
     SETTINGS,
     THIN,
-    Cell,
+    BySeed,
     about,
     cells,
     letter,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-Cells = dict[tuple[Any, ...], Cell]
+Cells = dict[tuple[Any, ...], BySeed]
 ON = {"clean": "clean images", "corrupted": "corrupted images"}
 STD = "± 1 standard deviation over seeds"
 

@@ -14,7 +14,7 @@ from gcalign.lab.experiments.figures.style import (
     INK,
     INTERVAL,
     SETTINGS,
-    Cell,
+    BySeed,
     about,
     absent,
     accuracy_of,
@@ -113,14 +113,14 @@ def fig_mismatch_lambda(records: Sequence[Record], folder: Path) -> list[Path]:
     return made.paths
 
 
-def _against(axes: Axes, found: Mapping[tuple[float, ...], Cell], marker: str, name: str, dash: str = "-") -> None:
+def _against(axes: Axes, found: Mapping[tuple[float, ...], BySeed], marker: str, name: str, dash: str = "-") -> None:
     if found:
         x = [key[0] for key in found]
         bars(axes, x, found.values(), {"marker": marker, "linestyle": dash}, name)
         log_ticks(axes, x)
 
 
-def _shares(axes: Axes, found: Mapping[tuple[str, float], Cell]) -> None:
+def _shares(axes: Axes, found: Mapping[tuple[str, float], BySeed]) -> None:
     """A line for each method over the shares, with intervals, side by side."""
     methods = ordered(method for method, _ in found)
     shares = sorted({share for _, share in found})
@@ -134,7 +134,7 @@ def _shares(axes: Axes, found: Mapping[tuple[str, float], Cell]) -> None:
     axes.tick_params(labelcolor=INK)
 
 
-def _less(found: Mapping[tuple[str, float], Cell], base: str) -> dict[tuple[str, float], Cell]:
+def _less(found: Mapping[tuple[str, float], BySeed], base: str) -> dict[tuple[str, float], BySeed]:
     """Differences to `base` at the same share, over the seeds that both have."""
     return {
         (method, share): less
@@ -181,18 +181,18 @@ def fig_extreme(records: Sequence[Record], folder: Path) -> list[Path]:
     return made.paths
 
 
-def _by_view(found: Mapping[tuple[str, str], Cell]) -> dict[tuple[str, str], Cell]:
+def _by_view(found: Mapping[tuple[str, str], BySeed]) -> dict[tuple[str, str], BySeed]:
     """With the mean over views of each method that was trained with all of them, behind the others."""
     views = [*dict.fromkeys(view for view, _ in found)]
     means = {}
     for method in dict.fromkeys(method for _, method in found):
         parts = [found[view, method].by_seed for view in views if (view, method) in found]
         if len(views) > 1 and len(parts) == len(views) and (mean := statistics.averaged(parts)):
-            means[MEAN, method] = Cell(mean)
+            means[MEAN, method] = BySeed(mean)
     return {**found, **means}
 
 
-def _marks(axes: Axes, views: Sequence[str], found: Mapping[str, Cell], place: float, method: str, name: str) -> None:
+def _marks(axes: Axes, views: Sequence[str], found: Mapping[str, BySeed], place: float, method: str, name: str) -> None:
     """A mark with its interval over each view, `place` marks from the middle."""
     x = (views.index(view) + ASIDE * place for view in found)
     bars(axes, x, found.values(), look(method).marks, name, capthick=0.7)

@@ -120,7 +120,7 @@ def ordered(found: Iterable[str], known: Iterable[str] = LOOKS) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Cell:
+class BySeed:
     """One number for each seed."""
 
     by_seed: statistics.Seeded
@@ -134,9 +134,9 @@ class Cell:
         """Over seeds; 0 for a single one, which has none."""
         return statistics.spread(self.by_seed.values()).std or 0.0
 
-    def minus(self, other: Cell) -> Cell:
+    def minus(self, other: BySeed) -> BySeed:
         """Differences of the seeds both have."""
-        return Cell(statistics.minus(self.by_seed, other.by_seed))
+        return BySeed(statistics.minus(self.by_seed, other.by_seed))
 
     @property
     def half_interval(self) -> float:
@@ -148,7 +148,7 @@ class Cell:
 Key = tuple[Any, ...]
 
 
-def cells(records: Iterable[Record], measure: str, *labels: str, unit: float = 1.0) -> dict[Key, Cell]:
+def cells(records: Iterable[Record], measure: str, *labels: str, unit: float = 1.0) -> dict[Key, BySeed]:
     """The measure by its labels, sorted; records without one of them are left out. `unit` multiplies."""
     found: dict[Key, dict[int | None, float]] = {}
     for r in records:
@@ -162,7 +162,7 @@ def cells(records: Iterable[Record], measure: str, *labels: str, unit: float = 1
                 "and one result for each seed: delete one or draw them apart"
             )
         seeds[r.seed] = unit * r.value
-    return {key: Cell(found[key]) for key in sorted(found, key=lambda key: tuple((str(type(x)), x) for x in key))}
+    return {key: BySeed(found[key]) for key in sorted(found, key=lambda key: tuple((str(type(x)), x) for x in key))}
 
 
 def accuracy_of(records: Sequence[Record], name: str) -> str:
@@ -246,7 +246,7 @@ def page(folder: Path, name: str, width: float, height: float) -> Iterator[Page]
 
 
 def bars(
-    axes: Axes, x: Iterable[float], found: Iterable[Cell], line: Mapping[str, Any], name: str, **more: Any
+    axes: Axes, x: Iterable[float], found: Iterable[BySeed], line: Mapping[str, Any], name: str, **more: Any
 ) -> None:
     """Means with their 95 % intervals; with `std=True` with their standard deviations."""
     shown, std = list(found), more.pop("std", False)

@@ -12,7 +12,7 @@ from gcalign.lab.experiments.figures.style import (
     DOUBLE,
     INK,
     INTERVAL,
-    Cell,
+    BySeed,
     Look,
     about,
     absent,
@@ -91,11 +91,13 @@ def _masses(records: Sequence[Record], alphas: Sequence[float]) -> dict[float, s
     return {alpha: f"{alpha * batch / domains:.2g}" for alpha in alphas}
 
 
-def _against(axes: Axes, alphas: Sequence[float], found: Mapping[float, Cell], look: Look, shift: float = 0.0) -> None:
+def _against(
+    axes: Axes, alphas: Sequence[float], found: Mapping[float, BySeed], look: Look, shift: float = 0.0
+) -> None:
     bars(axes, (alphas.index(alpha) + shift for alpha in found), found.values(), look.line, look.name)
 
 
-def _level(axes: Axes, cell: Cell, style: Look) -> None:
+def _level(axes: Axes, cell: BySeed, style: Look) -> None:
     """A line across, with its interval as a band."""
     half = cell.half_interval
     axes.axhline(cell.mean, label=style.name, **style.level)
@@ -103,7 +105,10 @@ def _level(axes: Axes, cell: Cell, style: Look) -> None:
 
 
 def _curve(
-    axes: Axes, domain: Mapping[float, Cell], across: Mapping[float, Cell], lines: Mapping[tuple[str, str], Cell]
+    axes: Axes,
+    domain: Mapping[float, BySeed],
+    across: Mapping[float, BySeed],
+    lines: Mapping[tuple[str, str], BySeed],
 ) -> None:
     """Class against domain accuracy, from α to α."""
     both = [alpha for alpha in domain if alpha in across]
@@ -121,7 +126,7 @@ def _curve(
     axes.set_ylabel("class accuracy (%)")
 
 
-def _cross(axes: Axes, x: Sequence[Cell], y: Sequence[Cell], look: Look) -> None:
+def _cross(axes: Axes, x: Sequence[BySeed], y: Sequence[BySeed], look: Look) -> None:
     """Marks with intervals both ways."""
     across = [cell.half_interval for cell in x]
     bars(axes, (cell.mean for cell in x), y, look.line, look.name, xerr=across, capsize=None)
