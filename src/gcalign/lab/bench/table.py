@@ -14,7 +14,6 @@ from gcalign.lab.terminal import fitting
 
 Row = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]  # key, heading, how a value is shown
-_WIDTH = 165  # where the output is no terminal and has no width of its own
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,6 @@ class BenchResult:
             console.print(fitting(_verdicts(self.targets), console))
         for note in self.notes:
             console.print(Text(f"· {note}"))
-
-
-def console(*, terminal: bool) -> Console:
-    return Console(highlight=False) if terminal else Console(highlight=False, width=_WIDTH)
 
 
 def _verdicts(targets: Sequence[BenchTarget]) -> Table:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from gcalign.errors import one_of
-from gcalign.lab import files
+from gcalign.lab import files, terminal
 from gcalign.lab.experiments import records
 from gcalign.lab.experiments.ledger import LEDGER, OWN
 from gcalign.lab.experiments.planned_claims import SECTIONS
@@ -116,12 +114,9 @@ def claims(
         files.write(Path(write), markdown(found, results, proofs))
     if to_json is not None:
         content = {"scale": scale, "claims": [j.as_dict() for j in found], "theorems": [asdict(v) for v in proofs]}
-        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        if to_json == "-":
-            sys.stdout.write(text)
-            return
-        files.write(Path(to_json), text)
-    _show(found, proofs)
+        files.to_json_file(to_json, content)
+    if to_json != "-":
+        _show(found, proofs)
 
 
 def _verified() -> list[verify.ClaimCheck]:
@@ -189,11 +184,8 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
 
 
 def _show(found: Sequence[Judged], proofs: Sequence[verify.ClaimCheck]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from gcalign.lab.terminal import fitting
 
     table = Table(show_lines=False, expand=True)
     for name, ratio in (("claim", 4), ("paper", 3), ("found", 5)):
@@ -217,8 +209,8 @@ def _show(found: Sequence[Judged], proofs: Sequence[verify.ClaimCheck]) -> None:
             table.add_row(
                 Text(p.claim), Text(p.label), Text(p.evidence), Text(f"{p.cases} cases"), Text("–"), Text(p.verdict)
             )
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
-    console.print(fitting(table, console))
+    console = terminal.console(_WIDTH)
+    console.print(terminal.fitting(table, console))
     console.print(Text(f"{summary(found)}."))
     if not proofs:
         console.print(Text("Theorems: gcalign verify, or --theorems here."))
