@@ -45,13 +45,13 @@ def configuration() -> str:
     ]
     return f"""# Configuration
 
-{NOTE}A run is described by words `key=value`, in any order: `gcalign train method=gca-uot data=cifar10 epochs=15`. What is left out has its default. An unknown key or a value out of range is an
+{NOTE}A run is described by words `key=value`, in any order: `gcalign train method=gca-uot data=cifar10 epochs=15`. Options that you leave out have their defaults. An unknown key or a value out of range is an
 error before anything is written. `gcalign train --help` prints the same keys; `dry=true` shows the resolved run and stops. The folder of a run has the hash of all options that decide its weights.
 
 * `method=` is one of {", ".join(f"`{name}`" for name in BUILT_IN)}, or a method of your own.
 * `data=` is one of {", ".join(f"`{name}`" for name in DATA)}, or any name on the Hugging Face hub, such as `owner/name`.
 * `recipe=` gives the paper's settings of a data set; see below. Other words change them.
-* Lists are written `method.relax=[2.0,2.0]`, nothing is `null`.
+* Lists are written `method.relax=[2.0,2.0]`. `null` means no value.
 
 ## Options of a run
 
@@ -99,7 +99,7 @@ def command_line() -> str:
 **Exit codes**: 0, the command ran, whatever its result; 2, an error, printed as one line with its remedy; 130, interrupted.
 
 **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows as JSON; `--json -` writes only JSON to standard output. `NO_COLOR=1`
-prints without colours. In a terminal that is too narrow for a table, its rows are printed one below the other. Where the output is a file, tables are wide.
+prints without colours. In a terminal that is too narrow for a table, its rows are printed one below the other. If the output goes to a file, tables are wide.
 
 {"".join(parts).rstrip()}
 """

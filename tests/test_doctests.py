@@ -13,8 +13,6 @@ import gcalign
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 WITHOUT_EXAMPLE = {
-    "Geometry": "abstract; Entropic and Euclidean have examples",
-    "Support": "abstract; Pairs and Full have examples",
     "load": "needs a trained run; tests/test_use.py loads one",
 }
 

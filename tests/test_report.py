@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import shlex
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,14 +17,32 @@ from torch.nn.functional import normalize
 import gcalign
 from browser import chromium
 from gcalign.cli import main
-from gcalign.lab.experiments import records, report
+from gcalign.lab.audit.page import rendered
+from gcalign.lab.experiments import records, report, seen
+from gcalign.lab.experiments.bars import bars
 from gcalign.lab.experiments.report import train_command
 from gcalign.lab.experiments.shown import Entry, choose, names
 from gcalign.lab.report import markdown
-from gcalign.lab.report.pack import sprite
+from gcalign.lab.report.maps import maps
+from gcalign.lab.report.pack import pixels, sprite
 from gcalign.lab.report.page import Cell, Grid
-from gcalign.lab.report.study import Embedded, Pairing, Point, Sample, Shown, Study, render
+from gcalign.lab.report.study import (
+    Bar,
+    Bars,
+    Embedded,
+    Goal,
+    Judgement,
+    Pairing,
+    Point,
+    Sample,
+    Seen,
+    Shown,
+    Step,
+    Study,
+    render,
+)
 from gcalign.lab.training.config import Config, Data, configured
+from gcalign.lab.training.module import Pretraining
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
 
@@ -40,7 +62,9 @@ def study(n: int, *, dim: int = 16, wrong: int = 0, name: str = "ince", domains:
     z = torch.randn(n, dim, generator=g) + torch.randn(4, dim, generator=g)[labels]
     z1, z2 = (normalize(x + 0.3 * torch.randn(n, dim, generator=g), dim=1).half().float() for x in (z, z[partners]))
     cosines, near = (normalize(z, dim=1) @ normalize(z, dim=1).T).fill_diagonal_(-2).topk(8)
-    embedded = Embedded(0, z1, z2, near, cosines)
+    embedded = Embedded(0, z1, z2, near, cosines, maps(z), gcalign.audit(z1, z2) if n >= 10 else None)
+    shown = sprite(pictures[torch.arange(6) % n])
+    steps = tuple(Step(k, shown, ("0 cat", "1 dog"), (False, True)) for k in (1, 9))
     curves = {"loss": ([1, 2, 3], [3.0, 2.0, 1.5]), "alignment": ([1, 2, 3], [0.3, 0.2, 0.1])}
     first, second = sprite(pictures), sprite(pictures[partners])
     grouping = (torch.arange(n) // 2 % 2, ("photo", "sketch")) if domains else (None, ())
@@ -49,14 +73,25 @@ def study(n: int, *, dim: int = 16, wrong: int = 0, name: str = "ince", domains:
         "A study",
         "Of random numbers.",
         Grid(["method", "seed", "knn"], rows),
-        samples=[Sample("noise (test)", first, labels, ("cat", "dog", "ship", "frog"))],
+        samples=[Sample("noise (test)", first, labels, ("cat", "dog", "ship", "frog"), *grouping)],
         pairings=[Pairing(0, "Random.", first, second, partners, *grouping)],
         shown=[
-            Shown(name, "ince", "Alignment(…)", 0.1, 10, HARD, None, curves, embedded),
+            Shown(name, "ince", "Alignment(…)", 0.1, 10, HARD, None, curves, embedded, Goal(1.0, 0.0, 0.0), 0),
             Shown("gca-uot", "gca-uot", "Alignment(…)", 0.5, 5, 0.2, 0.2, curves, embedded),
         ],
         planes={"the last batch": [Point("ince, 0", "ince", "C0", 0.3, -2.0), Point("iot, 0", "iot", "C1", 0.5, -3.0)]},
         commands={"This page": ["gcalign report runs"]},
+        bars=[
+            Bars(
+                "knn",
+                "noise",
+                [Bar("gca-uot", "gca-uot", 0.62, 0.5, 0.7, "3 seeds"), Bar(name, "ince", 0.5, None, None, "1")],
+            )
+        ],
+        seen=[Seen("noise (train)", 2, steps)],
+        claims=[
+            Judgement("Accuracy", "held", "held, exploratory", name, "+1", "+2 [1, 3]", "small, 3 seeds", "0.01 → 0.02")
+        ],
     )
 
 
@@ -72,12 +107,119 @@ def test_markdown_tables_are_escaped_and_keep_what_is_bold():
     html = markdown.html(
         "# T\n\n| a | b |\n|---|--:|\n| **1 ± 2** | <u>x</u> |\n| <script> | `c` |\n| 2 \\* 3 \\* 4 | d |\n\nA note.\n"
     )
-    assert '<th>a</th><th class="text">b</th>' in html
-    assert "<td><b>1 ± 2</b></td>" in html
+    assert '<th>a</th>\n<th class="text">b</th>' in html
+    assert "<td><strong>1 ± 2</strong></td>" in html
     assert '<td class="text"><span class="second">x</span></td>' in html
-    assert '<td>&lt;script&gt;</td><td class="text"><code>c</code></td>' in html
-    assert "<td>2 &#42; 3 &#42; 4</td>" in html
+    assert '<td>&lt;script&gt;</td>\n<td class="text"><code>c</code></td>' in html
+    assert "<td>2 * 3 * 4</td>" in html
     assert "<p>A note.</p>" in html
+
+
+def test_markdown_of_a_stranger_asks_for_nothing_from_elsewhere():
+    html = markdown.html(
+        "![x](https://a.b/c.png) [y](javascript:alert(1)) <img src=z onerror=alert(1)>\n\n<https://a.b>"
+    )
+    assert not {"<img", "<a "} & {part for part in ("<img", "<a ") if part in html}
+
+
+def test_a_map_by_pca_keeps_the_shape_of_the_two_main_directions():
+    from sklearn.decomposition import PCA
+
+    h = torch.randn(60, 9, generator=torch.Generator().manual_seed(1)) * torch.arange(9, 0, -1)
+    ((name, points),) = maps(h).items()
+    oracle = PCA(2).fit(h.double().numpy())
+    assert name == f"PCA ({oracle.explained_variance_ratio_.sum():.0%} of the variance)"
+    wanted = torch.from_numpy(oracle.transform(h.double().numpy()))
+    ours, theirs = (torch.cdist(x, x) for x in (points, wanted))
+    torch.testing.assert_close(ours / ours.max(), theirs / theirs.max())
+    assert points.min() >= 0
+    assert points.max() <= 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_or_equal_images_have_a_map(n):
+    for h in (torch.ones(n, 4), torch.eye(n, 4), torch.ones(n, 1)):
+        for points in maps(h).values():
+            assert points.shape == (n, 2)
+            assert points.isfinite().all()
+
+
+def test_umap_is_a_map_where_it_is_installed(monkeypatch):
+    def fit_transform(h):
+        return h[:, :2] * 3
+
+    monkeypatch.setitem(
+        sys.modules, "umap", SimpleNamespace(UMAP=lambda **_: SimpleNamespace(fit_transform=fit_transform))
+    )
+    assert list(maps(torch.randn(20, 4)))[1:] == ["UMAP"]
+    assert len(maps(torch.randn(9, 4))) == 1  # too few for it
+    monkeypatch.setitem(sys.modules, "umap", None)
+    assert len(maps(torch.randn(20, 4))) == 1
+
+
+def probed(folder, method, seed, accuracy, **more):
+    entry = finished(folder, method, seed)
+    line = {"kind": "probe", "protocol": "linear-fast", "accuracy": accuracy, "n_test": 400, **more}
+    return Entry(entry.run, entry.config, [line])
+
+
+def test_bars_are_means_over_seeds_with_the_interval_of_student_or_of_wilson(tmp_path):
+    values = (0.61, 0.64, 0.68)
+    runs = [probed(tmp_path, "ince", seed, x) for seed, x in enumerate(values)]
+    (panel,) = bars([*runs, probed(tmp_path, "iot", 0, 0.9)])
+    alone, several = panel.bars
+    mean, std = sum(values) / 3, math.sqrt(sum((x - sum(values) / 3) ** 2 for x in values) / 2)
+    half = 4.302653 * std / math.sqrt(3)
+    assert (several.mean, several.low, several.high) == pytest.approx((mean, mean - half, mean + half))
+    assert several.basis == "3 seeds"
+    z, n, p = 1.959964, 400, 0.9
+    centre, half = (
+        (p + z * z / 2 / n) / (1 + z * z / n),
+        z * math.sqrt(p * (1 - p) / n + z * z / 4 / n / n) / (1 + z * z / n),
+    )
+    assert (alone.low, alone.high) == pytest.approx((centre - half, centre + half))
+    assert alone.basis == "one seed, 400 test images"
+
+
+def test_bars_never_join_different_settings_and_leave_out_what_is_no_accuracy(tmp_path):
+    one, two = probed(tmp_path / "a", "ince", 0, 0.5), probed(tmp_path / "b", "ince", 1, 0.6)
+    other = Entry(two.run, configured(["method=ince", "epochs=3", "seed=1"]), two.results)
+    assert [len(panel.bars) for panel in bars([one, two])] == [1]
+    assert [len(panel.bars) for panel in bars([one, other])] == [2]
+    assert bars([probed(tmp_path / "c", "ince", 0, x) for x in (float("nan"), 7.0, -1)]) == []
+    assert bars([probed(tmp_path / "d", "ince", 0, 0.5, n_test="many")])[0].bars[0].low is None
+
+
+@pytest.mark.parametrize("where", ["device", "workers"])
+def test_the_views_shown_are_those_that_training_saw(tmp_path, monkeypatch, where):
+    saw, shown, views = {}, [], Pretraining.views
+    monkeypatch.setattr(Pretraining, "views", lambda self, batch: saw.setdefault(batch.step, views(self, batch)))
+    words = [*TINY, "data.limit=128", "pairs.noise=0.5", "views=C0", f"augment_in={where}", f"runs={tmp_path}"]
+    config = configured(["method=ince", *words])
+    run = train(config, quiet=True)
+    monkeypatch.setattr(seen, "sprite", lambda images, most: shown.append(images) or sprite(images, most))
+    made = seen.seen(run, config, ())
+    assert [step.number for step in made.steps] == [1, 2]
+    for step, pictures in zip((0, 1), shown, strict=True):
+        first, second = pictures[8:16], pictures[16:]
+        images = seen.images_of(config.data, "train")
+        for given, ours in zip(saw[step], (first, second), strict=True):
+            assert torch.equal(pixels(given[:8], images.mean, images.std), ours)
+    assert any(step.mismatched[k] for step in made.steps for k in range(8))
+
+
+def test_the_weights_that_a_foreign_run_names_are_not_read(tmp_path):
+    config = configured(["method=ince", *TINY, f"runs={tmp_path}"])
+    config.pairs.weights = "/etc/passwd"
+    run = Run(tmp_path / "given")
+    run.path.mkdir()
+    run.config_file.write_text(json.dumps(config.as_dict()))
+    with pytest.raises(ValueError, match="somebody else, and is not read"):
+        seen.seen(run, config, ())
+
+
+def test_what_every_page_carries_is_small():
+    assert len(render(study(8)).encode()) < 80_000
 
 
 @pytest.mark.parametrize(
@@ -185,8 +327,8 @@ def test_a_report_holds_runs_results_and_what_was_left_out(made):
     assert "Left out:" in page
     assert "broken/config.json cannot be read" in page
     assert "was made by somebody else" in page  # a config that no command of this user wrote
-    assert "<td><b>50.0</b></td>" in page
-    assert "<b>table1</b>" not in page
+    assert "<td><strong>50.0</strong></td>" in page
+    assert "<strong>table1</strong>" not in page
     assert "<td>0.55 ± 0.071</td>" in page
     assert "gcalign reproduce fig-noise scale=tiny" in page
     assert "clean test images" in page
@@ -383,10 +525,95 @@ def test_tables_sort_and_curves_toggle(opened):
     assert browser.run(first) == "gca-uot"
     browser.click("table.runs th:nth-child(3) button")  # the one without comes last
     assert browser.run(first) == "ince"
-    assert browser.run("document.querySelectorAll('#curves .curve').length") == 2
+    assert browser.run("document.querySelectorAll('#curves .curve').length") == 4  # two runs, two measures
     browser.click("#curve-runs input")
-    assert browser.run("document.querySelectorAll('#curves .curve').length") == 1
+    assert browser.run("document.querySelectorAll('#curves .curve').length") == 2
     assert "loss against step" in browser.run("document.querySelector('#curves svg').ariaLabel")
+    browser.click("#curve-names button[value=alignment]")
+    assert browser.run("document.querySelectorAll('#curves svg').length") == 1
+
+
+@in_browser
+@pytest.mark.slow
+def test_an_image_pointed_at_in_a_map_is_marked_in_all_and_arrow_keys_move_on(opened):
+    page = study(64)
+    browser = opened(page)
+    assert browser.run("document.querySelectorAll('#maps svg').length") == 2
+    (points,) = page.shown[0].embedded.maps.values()
+    k = int(points[:, 0].argmax())  # alone on its side
+    browser.hover("#maps svg", 0.03 + 0.94 * float(points[k, 0]), 0.97 - 0.94 * float(points[k, 1]))
+    said = "document.getElementById('map-said').innerText"
+    assert f"image {k}" in browser.run(said)
+    assert f"image {k}" in browser.run("document.querySelector('.tip').innerText")
+    places = browser.run(
+        "[...document.querySelectorAll('.ring')].map((r) => [r.getAttribute('cx'), r.getAttribute('cy')].map(Number))"
+    )
+    for x, y in places:
+        assert (x, y) == pytest.approx((30 + 940 * float(points[k, 0]), 970 - 940 * float(points[k, 1])), abs=0.1)
+    browser.run("document.querySelector('#maps svg').focus()")
+    browser.press("ArrowLeft")
+    assert f"image {k}" not in browser.run(said)
+    browser.click("#map-key button:nth-child(2)")
+    assert browser.run("document.querySelectorAll('.dots.faint').length") == 6
+    browser.pick("#map-colour", "domain")
+    assert browser.run("document.getElementById('map-key').innerText").split() == ["photo", "sketch"]
+
+
+@in_browser
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "goal"),
+    [
+        (gcalign.Identity(), Goal(1.0, 0.0, 0.0)),
+        (gcalign.Labels(), Goal(1.0, 1.0, 0.0, "labels", normalized=True)),
+        (gcalign.Blocks(0.5, 0.25), Goal(1.0, 0.5, 0.25, "domains")),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_the_target_of_the_diagram_is_that_of_the_library(opened, target, goal):
+    page = study(16)
+    (run, *_), e, domains = page.shown, page.shown[0].embedded, page.pairings[0].domains
+    page = dataclasses.replace(page, shown=[dataclasses.replace(run, goal=goal)])
+    browser = opened(page)
+    target_of = "gcalign.targetOf(gcalign.heat.run, gcalign.data.pairings[0])"
+    script = f"((t) => Array.from({{length: 256}}, (_, k) => t(k)))({target_of})"
+    shown = torch.tensor(browser.run(script), dtype=torch.float32).view(16, 16)
+    criterion = gcalign.method("ince", target=target, eps=0.1)
+    known = {"labels": page.samples[0].labels, "domains": domains}
+    plan = criterion.plan(e.z1, e.z2, **{name: x for name, x in known.items() if name in target.reads})
+    torch.testing.assert_close(shown, plan.target.dense())
+    t, p = (x / x.sum(1, keepdim=True) for x in (plan.target.dense(), plan.matrix))
+    wanted = (t * (t / p).log()).nan_to_num(0).sum() / 16
+    said = browser.run("document.getElementById('flow-loss-said').innerText")
+    assert float(said.split("= ")[1].split(" ")[0]) == pytest.approx(float(wanted), rel=0.01)
+
+
+@in_browser
+@pytest.mark.slow
+def test_bars_zoom_and_the_views_of_another_step_are_shown(opened):
+    browser = opened(study(16))
+    fill = "document.querySelector('.fill').getBoundingClientRect().width"
+    assert browser.run(fill) == pytest.approx(
+        browser.run("0.62 * document.querySelector('.track').clientWidth"), abs=1.5
+    )
+    browser.click(".panel input")
+    assert browser.run(fill) == pytest.approx(10)
+    assert browser.run("document.querySelectorAll('#views li.wrong').length") == 1
+    assert browser.run("document.querySelectorAll('#views .tile').length") == 6
+    browser.click("#views-step button:nth-child(2)")
+    assert browser.run("document.getElementById('views-said').innerText").startswith("Step 9")
+
+
+@in_browser
+@pytest.mark.slow
+def test_suspects_follow_the_audit_or_the_plan(opened):
+    page = study(64, wrong=10)
+    browser = opened(page)
+    order = "[...document.querySelectorAll('#suspects li b')].map((b) => parseInt(b.innerText))"
+    assert browser.run(order) == page.shown[0].embedded.audit.ranking[:24].tolist()
+    browser.pick("#suspects-by", "plan")
+    share = torch.tensor(browser.run("Array.from(gcalign.heat.plan.share)"))
+    assert browser.run(order) == share.argsort()[:24].tolist()
 
 
 NAMELESS = """[...document.querySelectorAll('canvas, svg, img, [role=img]')]
@@ -395,7 +622,7 @@ NAMELESS = """[...document.querySelectorAll('canvas, svg, img, [role=img]')]
 
 @in_browser
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 768, 1100])
+@pytest.mark.parametrize("width", [360, 768, 1280])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_real_report_fits_every_screen_and_everything_drawn_has_a_name(opened, made, width, dark):
     browser = opened(made)
@@ -407,6 +634,26 @@ def test_a_real_report_fits_every_screen_and_everything_drawn_has_a_name(opened,
     assert background == ("rgb(22, 22, 24)" if dark else "rgb(253, 253, 252)")
     assert browser.run("document.querySelector('#plan-run').options.length") == 2
     assert browser.run("document.querySelectorAll('#suspects li').length") == 24
+    assert browser.run("document.querySelectorAll('#views li .tile').length") == 24
+    assert browser.run("document.querySelectorAll('#maps svg').length") == 2
+    edge = "Math.max(...[...document.querySelectorAll('.claims .verdict')].map((v) => v.getBoundingClientRect().right))"
+    assert 0 < browser.run(edge) <= width
+
+
+@in_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_page_of_an_audit_shows_its_pairs_whole_on_every_screen(opened, tmp_path, width):
+    z = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
+    audit = gcalign.audit(z, z.roll(1, 0))
+    pictures = list(torch.arange(20 * 8 * 8 * 3, dtype=torch.uint8).view(20, 8, 8, 3).numpy())
+    path = tmp_path / "audit.html"
+    path.write_text(rendered(audit, "An audit", first=["a long text " * 40] * 20, second=pictures, worst=10))
+    browser = opened(path)
+    browser.look(width=width)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.querySelectorAll('li').length") == 10
+    assert browser.run("[...document.images].every((i) => i.width === 72 && i.height === 72 && i.complete)")
 
 
 @in_browser

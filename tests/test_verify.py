@@ -16,7 +16,7 @@ from gcalign import methods
 from gcalign.lab import paper, verify
 from gcalign.lab.verify import lemmas, paths, uniformity
 from gcalign.lab.verify.claims import Case, Claim, Draw
-from gcalign.lab.verify.costs import Flops, macs
+from gcalign.lab.verify.costs import Flops, counted, macs
 from gcalign.lab.verify.rince import _wasserstein
 
 EXPECTED = {
@@ -263,3 +263,12 @@ def test_flops_are_counted_by_hand_in_a_small_graph():
     with Flops() as counter:
         (a @ b).sum().backward()  # 120 + 15 forwards; the sum's is a view; 120 backwards, in a alone
     assert counter.total == 120 + 15 + 120
+
+
+def test_flops_inside_our_operator_are_counted():
+    z1, z2 = torch.eye(32), torch.eye(32).flip(0)
+    product = 2 * 32**3 / 1e6
+    few, more = (counted("gca-ince", z1, z2, iterations=n, tol=0.0) for n in (1, 2))
+    assert few[1] == pytest.approx(3 * product, rel=0.15)  # scores, and a gradient for each side
+    assert more[1] - few[1] >= 2 * 2 * 32**2 / 1e6  # an iteration multiplies by K and by its transpose
+    assert counted("iot-uni", z1, z2)[0] > counted("iot", z1, z2)[0]  # its divergence needs autograd inside

@@ -65,7 +65,7 @@ def _claims(parser: Parser) -> Run:
 
 @command(
     "demo",
-    "pretrain three methods on the embedded data, probe them and write a report",
+    "train three methods on built-in data, measure them and write a report",
     example="gcalign demo --seed 1",
 )
 def _demo(parser: Parser) -> Run:
@@ -103,7 +103,8 @@ def _train(parser: Parser) -> Run:
         words = [word for word in args.overrides if word != "dry=true"]
         config = configured(words)
         if len(words) < len(args.overrides):
-            print(keys.resolved(config.as_dict(), config.folder))
+            if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":  # of torchrun's or SLURM's processes
+                print(keys.resolved(config.as_dict(), config.folder))
             return
 
         from gcalign.lab.training.train import train
@@ -230,7 +231,7 @@ def _reproduce(parser: Parser) -> Run:
 
 @command(
     "report",
-    "write an HTML page with runs and results: tables, interactive plans, curves, neighbours, suspicious pairs",
+    "write an HTML page with runs and results: accuracies, curves, views, maps, live plans, suspicious pairs, tables",
     example="gcalign report runs/small -o report.html --results docs/results/small",
 )
 def _report(parser: Parser) -> Run:

@@ -17,6 +17,11 @@ class Geometry(Terse, ABC):
 
     Args:
         eps: ε, the weight of d_Γ relative to the penalties λ.
+
+    Example:
+        >>> import torch, gcalign
+        >>> [geometry.coordinate(torch.ones(1)).item() for geometry in (gcalign.Entropic(), gcalign.Euclidean())]
+        [0.0, 1.0]
     """
 
     eps: float | Tensor = 1.0

@@ -11,7 +11,14 @@ from torch import Tensor
 
 
 class Support(ABC):
-    """Base class of target plans: a non-negative matrix T [n, m] without an empty row (P_tgt in Eq. 8, eq:mainobj)."""
+    """Base class of target plans: a non-negative matrix T [n, m] without an empty row (P_tgt in Eq. 8, eq:mainobj).
+
+    Example:
+        >>> import torch, gcalign
+        >>> target = gcalign.method("ince").plan(torch.eye(2), torch.eye(2)).target
+        >>> isinstance(target, gcalign.Support), target.dense().tolist()
+        (True, [[1.0, 0.0], [0.0, 1.0]])
+    """
 
     shape: tuple[int, int]
     complete: bool = False  # True: known to have mass in every column

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], None]:
     """Add the arguments; return what runs on them."""
-    add = parser.add_argument
+    add, by_size = parser.add_argument, "(default: depends on the number of pairs)"
     add(
         "overrides",
         nargs="+",
@@ -18,7 +18,7 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
         "run=runs/… with folds= and options of its data such as data.root=",
     )
     add("-o", "--output", required=True, metavar="PATH", help="ranking to write: .csv, .json or .parquet")
-    add("--html", metavar="PATH", help="page to write: the worst pairs and what would have fitted better")
+    add("--html", metavar="PATH", help="HTML page to write: the worst pairs and better partners")
     add("--feedback", metavar="PATH", help="weights to write (.npy), one per pair: criterion(z1, z2, weights=w)")
     add("--ids", metavar="FILE:NAME", help="names of the pairs: a parquet column, or a .txt file with one in each line")
     add("--show-a", metavar="FILE:NAME", help="texts or images of the first side for the page, in the same formats")
@@ -26,22 +26,28 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
     add(
         "--folds",
         metavar="PATH",
-        help="fold of each pair (.npy), if each was embedded by a model of its own; of a run, how many",
+        help="file (.npy) with the fold of each pair, if each fold was embedded by its own model; "
+        "with run=, the number of folds",
     )
-    add("--worst", type=int, default=50, metavar="N", help="pairs on the page (default: %(default)s)")
-    add("--score", default="plan", help="plan, cosine, csls, softmax or neighbours (default: %(default)s)")
-    add("--eps", type=float, metavar="ε", help="of the plan (default: chosen without labels)")
+    add("--worst", type=int, default=50, metavar="N", help="number of pairs on the HTML page (default: %(default)s)")
+    add(
+        "--score",
+        default="plan",
+        help="how pairs are scored: plan, cosine, csls, softmax or neighbours (default: %(default)s)",
+    )
+    add("--eps", type=float, metavar="ε", help="temperature of the plan (default: chosen without labels)")
     add(
         "--relax",
         type=float,
         default=math.inf,
         metavar="λ",
-        help="of both marginals, in units of the spread of similarities; 1 where right partners are missing "
+        help="how strictly row and column sums must hold, in units of the spread of similarities; "
+        "use 1 if right partners are missing "
         "(default: the balanced plan)",
     )
-    add("--batch", type=int, metavar="N", help="pairs solved at once (default: by the number of pairs)")
-    add("--passes", type=int, metavar="N", help="passes over all pairs after the batches (default: the same)")
-    add("--seed", type=int, default=0, metavar="N", help="of batches and re-paired items (default: %(default)s)")
+    add("--batch", type=int, metavar="N", help=f"number of pairs in one plan {by_size}")
+    add("--passes", type=int, metavar="N", help=f"passes over all pairs after the batches {by_size}")
+    add("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.audit.command import audit

@@ -21,8 +21,8 @@ from gcalign.lab.audit import inputs
 from gcalign.lab.audit.outputs import TABLES, checked, write_table, write_weights
 
 WARNING = (
-    "The embeddings must not come from a model trained on these very pairs: it has learnt the mismatches by "
-    "heart. Use another model, or audit the run itself with run=…, which trains on the other pairs of each fold."
+    "The embeddings must not come from a model trained on these very pairs: it has learnt the wrong pairs "
+    "too. Use another model, or audit the run itself with run=…, which trains on the other pairs of each fold."
 )
 
 

@@ -30,7 +30,7 @@ WHAT = {
         {"n": [64], "dim": [16], "eps": [0.5], "repeats": 2},
     ),
     "launches": What(
-        "torch operations and host waits of one step of each loss, and what they would cost on a GPU, on paper",
+        "torch operations and host waits of one step of each loss, and an estimate of their time on a GPU",
         "gcalign bench launches --n 256 --eps 0.1 --json launches.json",
         {"n": [256, 1024, 4096], "dim": 128, "eps": [0.5, 0.1], "iterations": 10},
         {"n": [64], "dim": 16, "eps": [0.5], "iterations": 10},
@@ -122,12 +122,12 @@ def chosen(name: str, args: argparse.Namespace) -> Options:
 def _own(parser: argparse.ArgumentParser, name: str, full: Options) -> None:
     words = {
         "n": (size, "N", "pairs in the batch"),
-        "dim": (size, "D", "of the embeddings"),
-        "eps": (amount, "ε", "of the kernel exp(−C/ε)"),
-        "iterations": (size, "I", "the most that a plan is given"),
+        "dim": (size, "D", "dimension of the embeddings"),
+        "eps": (amount, "ε", "temperature of the kernel exp(−C/ε)"),
+        "iterations": (size, "I", "maximum number of iterations of a plan"),
         "tol": (amount, "T", "marginal error to reach, of the mass"),
         "ranks": (size, "R", "numbers of processes; one is always among them"),
-        "repeats": (size, "K", "runs counted of each; the median is shown"),
+        "repeats": (size, "K", "number of timed runs of each; the median is shown"),
     }
     for key, value in full.items():
         kind, letter, text = words[key]
@@ -138,7 +138,7 @@ def _own(parser: argparse.ArgumentParser, name: str, full: Options) -> None:
     if name in _LARGE:
         parser.add_argument("--large", action="store_true", help=_LARGE[name][2])
     if name == "scaling":
-        parser.add_argument("--plot", metavar="PATH", help="draw both against n there: .png, .svg or .pdf")
+        parser.add_argument("--plot", metavar="PATH", help="file for a plot of both against n: .png, .svg or .pdf")
 
 
 def _common(parser: argparse.ArgumentParser, defaults: Options) -> None:
@@ -147,10 +147,10 @@ def _common(parser: argparse.ArgumentParser, defaults: Options) -> None:
     def add(flag: str, **how: Any) -> None:
         parser.add_argument(f"--{flag}", default=defaults.get(flag, argparse.SUPPRESS), **how)
 
-    add("json", metavar="PATH", help="write figures, targets and machine there; - is standard output alone")
-    add("quick", action="store_true", help="a tiny version, to see that it runs")
-    add("threads", type=size, metavar="N", help="of torch (default: its own choice)")
-    add("seed", type=int, metavar="N", help="of the embeddings (default: 0)")
+    add("json", metavar="PATH", help="write the results to this JSON file; - writes only JSON to standard output")
+    add("quick", action="store_true", help="run a tiny version, only to see that it works")
+    add("threads", type=size, metavar="N", help="number of threads of torch (default: chosen by torch)")
+    add("seed", type=int, metavar="N", help="random seed of the embeddings (default: 0)")
 
 
 def size(text: str) -> int:

@@ -165,16 +165,16 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
         f"Result files: {', '.join(f'`{name}`' for name in results.records) or 'none yet'}.",
     ]
     for section in dict.fromkeys(j.claim.section for j in found):
-        rows = ["| claim | where | paper | found | basis | p | verdict |", "|---|---|---|---|---|---|---|"]
+        rows = ["| verdict | claim | paper | found | basis | p | where |", "|---|---|---|---|---|---|---|"]
         for j in (j for j in found if j.claim.section == section):
-            cells = (j.claim.says, f"`{j.claim.where}`", j.claim.paper_value, j.verdict.ours, j.basis, j.p)
-            rows.append(f"| {' | '.join(map(escaped, cells))} | **{j.shown}** |")
+            cells = (j.claim.says, j.claim.paper_value, j.verdict.ours, j.basis, j.p, f"`{j.claim.where}`")
+            rows.append(f"| **{j.shown}** | {' | '.join(map(escaped, cells))} |")
         parts += [f"## {section}", "\n".join(rows)]
     parts.append("## Theorems")
     if proofs:
-        rows = ["| claim | says | evidence | verdict |", "|---|---|---|---|"]
+        rows = ["| verdict | claim | says | evidence |", "|---|---|---|---|"]
         for v in proofs:
-            rows.append(f"| `{v.label}` | {' | '.join(map(escaped, (v.claim, v.evidence)))} | **{v.verdict}** |")
+            rows.append(f"| **{v.verdict}** | `{v.label}` | {' | '.join(map(escaped, (v.claim, v.evidence)))} |")
         parts.append("\n".join(rows))
     else:
         parts.append(

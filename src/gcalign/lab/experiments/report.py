@@ -11,13 +11,14 @@ from typing import Any
 from gcalign import methods
 from gcalign.errors import count, one_of
 from gcalign.lab import files
-from gcalign.lab.experiments import records, suite
+from gcalign.lab.experiments import claims, records, suite
+from gcalign.lab.experiments.bars import bars
 from gcalign.lab.experiments.pair_shown import pair_results
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.shown import Entry, Gallery, choose, names, one_way
 from gcalign.lab.report import markdown, pack
 from gcalign.lab.report.page import Cell, Grid
-from gcalign.lab.report.study import Point, Result, Study, render
+from gcalign.lab.report.study import Judgement, Point, Result, Study, render
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.runs import Run
 from gcalign.lab.words import path_of, quoted
@@ -72,6 +73,9 @@ def report(
         pairings=gallery.pairings,
         shown=interactive,
         planes=_planes(runs, path_of(results) if results else None),
+        bars=bars(runs),
+        seen=gallery.seen,
+        claims=_claims(path_of(results), notes) if results else [],
         commands={
             "This page": [quoted(*words)],
             "The runs shown above": [train_command(entry.config) for entry in chosen],
@@ -180,6 +184,22 @@ def _results(folder: Path, notes: list[str]) -> list[Result]:
             except (ValueError, OSError) as error:
                 notes.append(f"Left out: the results of {name}: {error}")
     return found
+
+
+def _claims(folder: Path, notes: list[str]) -> list[Judgement]:
+    """Every claim, judged by the result files of a scale."""
+    if folder.resolve().name not in claims.SCALES:
+        return []
+    try:
+        found = claims.judged(claims.loaded(folder.resolve().parent, folder.resolve().name))
+    except (ValueError, OSError) as error:
+        notes.append(f"Left out: the claims of {folder}: {error}")
+        return []
+    return [
+        Judgement(c.section, v.word, j.shown, c.says, c.paper_value, v.ours, j.basis, j.p)
+        for j in found
+        for c, v in [(j.claim, j.verdict)]
+    ]
 
 
 def _owner(stem: str) -> str:

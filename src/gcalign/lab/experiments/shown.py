@@ -13,17 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import gcalign
 from gcalign import methods
 from gcalign.alignment import Alignment
+from gcalign.auditing.pairs import LEAST_PAIRS
 from gcalign.constraints import Columns, Constraint, Rows
 from gcalign.kernels import normalize
 from gcalign.lab.data.catalogue import find
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import extract
+from gcalign.lab.experiments.seen import seen
 from gcalign.lab.models.state import evaluating
-from gcalign.lab.report.pack import sprite
-from gcalign.lab.report.study import Embedded, Pairing, Sample, Shown
+from gcalign.lab.report.maps import maps
+from gcalign.lab.report.pack import pixels, sprite
+from gcalign.lab.report.study import Embedded, Goal, Pairing, Sample, Seen, Shown
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.module import criterion_of
 from gcalign.lab.training.runs import Run, load_encoder, load_whole
@@ -31,11 +35,12 @@ from gcalign.lab.training.stream import Stream, seed_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.training.use import data_of
 from gcalign.symmetric import Symmetric
+from gcalign.targets import Blocks, Identity, Labels, Target
 
 NEAREST = 8
 POINTS = 240  # of a curve
 DIRECTIONS = 256  # of an embedding: what cosines need of wider ones fits
-FIRST = ("loss", "alignment", "uniformity", "knn")  # of the curves
+FIRST = ("loss", "knn", "rank", "spread", "alignment", "uniformity")  # of the curves
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +85,14 @@ def _setting(config: Config) -> tuple[Any, ...]:
     return config.data.name, config.view_name, config.pairs.noise, config.epochs, config.target.name
 
 
-def names(runs: Sequence[Entry]) -> list[str]:
-    """Each run by its method and what tells it from the others."""
+def names(runs: Sequence[Entry], *, seeds: bool = True) -> list[str]:
+    """Each run by its method and what tells it from the others, with or without its seed."""
     configs = [entry.config for entry in runs]
     parts = [
         [c.data.name, c.view_name, f"noise {c.pairs.noise:g}", f"ε {c.method.get('eps')}", f"seed {c.seed}"]
         for c in configs
     ]
-    telling = [k for k in range(5) if len({p[k] for p in parts}) > 1]
+    telling = [k for k in range(5 if seeds else 4) if len({p[k] for p in parts}) > 1]
     # ε goes with the method where each method has one
     if len({(c.method["name"], c.method.get("eps")) for c in configs}) == len({c.method["name"] for c in configs}):
         telling = [k for k in telling if k != 3]
@@ -105,8 +110,10 @@ class Gallery:
     roots: Sequence[Path] = ()  # folders in which data may be read, wherever a run comes from
     samples: list[Sample] = field(default_factory=list)
     pairings: list[Pairing] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _images: dict[Any, tuple[int, Images] | None] = field(default_factory=dict)
+    _batches: dict[str, int | None] = field(default_factory=dict)
     _views: dict[Any, tuple[int, Tensor, Tensor]] = field(default_factory=dict)
 
     def show(self, entry: Entry, name: str) -> Shown:
@@ -123,7 +130,24 @@ class Gallery:
             except (ValueError, TypeError, OSError, RuntimeError) as error:
                 self.notes.append(f"Plans, pairs and neighbours of {run.path} are left out: {error}")
         iterations = alignment.options.iterations
-        return Shown(name, entry.method, repr(alignment), eps, iterations, rows, columns, curves, embedded)
+        goal, views = _goal(alignment.target), self._seen(run, config)
+        return Shown(name, entry.method, repr(alignment), eps, iterations, rows, columns, curves, embedded, goal, views)
+
+    def _seen(self, run: Run, config: Config) -> int | None:
+        """What training saw, once for all runs that saw the same."""
+        deciding = ("data", "views", "pairs", "batch_size", "accumulate", "epochs", "seed", "devices")
+        key = repr([getattr(config, name) for name in deciding])
+        if key not in self._batches:
+            self._batches[key] = None
+            try:
+                found = seen(run, config, self.roots)
+            except (ValueError, TypeError, OSError, RuntimeError) as error:
+                self.notes.append(f"The views that {run.path} saw are left out: {error}")
+                return None
+            if found is not None:
+                self.seen.append(found)
+                self._batches[key] = len(self.seen) - 1
+        return self._batches[key]
 
     def _embedded(self, run: Run, config: Config) -> Embedded | None:
         if config.data.paired:  # `pair_shown` has what there is to see
@@ -141,7 +165,8 @@ class Gallery:
         z1, z2 = _narrow(z).chunk(2)
         h = normalize(extract(encoder, images))
         cosines, near = (h @ h.T).fill_diagonal_(-math.inf).topk(min(NEAREST, len(h) - 1))
-        return Embedded(pairing, z1, z2, near, cosines)
+        audit = gcalign.audit(z1, z2) if len(z1) >= LEAST_PAIRS else None
+        return Embedded(pairing, z1, z2, near, cosines, maps(h), audit)
 
     def _sample(self, run: Run) -> tuple[int, Images] | None:
         data = dataclasses.replace(data_of(run, {}, roots=self.roots), limit=self.size)
@@ -159,7 +184,8 @@ class Gallery:
             return None
         everything = images.get(torch.arange(len(images)))
         name = f"{data.name} ({images.split})"
-        self.samples.append(Sample(name, sprite(everything), images.labels, images.classes))
+        known = images.labels, images.classes, images.domains, images.domain_names
+        self.samples.append(Sample(name, sprite(everything), *known))
         return len(self.samples) - 1, images
 
     def _pairing(self, sample: int, images: Images, config: Config) -> tuple[int, Tensor, Tensor]:
@@ -178,7 +204,7 @@ class Gallery:
                 f"{len(index)} images of {images.name} ({images.split}), views {config.view_name}, {pairs}; "
                 "every row and column is asked for mass 1."
             )
-            one, other = (sprite(_pixels(x, images)) for x in (first, second))
+            one, other = (sprite(pixels(x, images.mean, images.std)) for x in (first, second))
             self.pairings.append(Pairing(sample, about, one, other, partners, domains, images.domain_names))
             self._views[key] = len(self.pairings) - 1, first, second
         return self._views[key]
@@ -193,16 +219,20 @@ def _relaxation(alignment: Alignment, kind: type[Constraint], eps: float) -> flo
     return None
 
 
+def _goal(target: Target) -> Goal | None:
+    """A target in terms of what two images share, where that is all it depends on."""
+    if isinstance(target, Labels):
+        return Goal(1.0, 1.0, 0.0, "labels", normalized=target.normalized)
+    if isinstance(target, Blocks):
+        return Goal(1.0, target.alpha, target.beta, "domains")
+    return Goal(1.0, 0.0, 0.0) if isinstance(target, Identity) else None
+
+
 def _narrow(z: Tensor) -> Tensor:  # [n, d] -> [n, ≤ DIRECTIONS]
     """The leading directions of wide embeddings: inner products stay, but for what the rest carries."""
     if z.shape[1] <= DIRECTIONS:
         return z
     return z @ torch.linalg.svd(z, full_matrices=False).Vh[:DIRECTIONS].T
-
-
-def _pixels(x: Tensor, images: Images) -> Tensor:  # normalised -> uint8
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (images.mean, images.std))
-    return (255 * (x * std + mean)).round().clamp(0, 255).byte()
 
 
 def _curves(results: Sequence[dict[str, Any]]) -> dict[str, tuple[list[float], list[float]]]:

@@ -21,7 +21,7 @@ function halves(text) { // float16, little-endian
 const whole = (text) => new Uint16Array(bytes(text).buffer);
 
 function make(tag, attributes = {}, ...children) {
-  const drawn = ["svg", "path", "circle", "line", "text", "g", "title", "polygon", "rect"].includes(tag);
+  const drawn = ["svg", "path", "circle", "line", "text", "g", "title", "polygon", "rect", "marker"].includes(tag);
   const node = drawn ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
@@ -37,7 +37,7 @@ function short(x) {
   return text.replaceAll("-", "−");
 }
 
-const percent = (x) => `${x >= 0.1 ? (100 * x).toFixed(0) : short(100 * x)} %`;
+const percent = (x) => `${x >= 0.1 ? (100 * x).toFixed(0) : short(100 * x)}\u00a0%`;
 
 function options(select, names) {
   select.replaceChildren(...names.map((name, k) => make("option", { value: k }, name)));
@@ -57,5 +57,18 @@ function tile(sprite, k, said, size = 48) {
   return node;
 }
 
+// what is under the pointer, in words and pictures, beside it
+const tip = make("div", { class: "tip", "aria-hidden": "true", hidden: true });
+document.body.append(tip);
+function tipAt(event, ...content) {
+  tip.replaceChildren(...content);
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect(), far = 14;
+  const left = event.clientX + far + width > innerWidth ? event.clientX - far - width : event.clientX + far;
+  const top = event.clientY + far + height > innerHeight ? event.clientY - far - height : event.clientY + far;
+  tip.style.transform = `translate(${Math.max(4, Math.min(left, innerWidth - width - 4))}px, ${Math.max(4, top)}px)`;
+}
+addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
+
 const classOf = (labels, classes, k) => (labels ? classes[labels[k]] ?? String(labels[k]) : "");
-const colour = (run) => `var(--c${run.colour % 9})`;
+const colour = (run) => `var(--c${run.colour % 10})`;

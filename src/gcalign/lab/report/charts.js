@@ -1,6 +1,6 @@
 // Training curves and the plane of alignment and uniformity, as SVG of the width there is.
 
-const PAD = { left: 52, right: 12, top: 12, bottom: 40 }, TALL = 300;
+const PAD = { left: 52, right: 12, top: 12, bottom: 40 }, TALL = 260;
 const DASHES = ["", "7 4", "2 3", "10 3 2 3"];
 
 function ticks(low, high, about = 7) {
@@ -40,44 +40,70 @@ function fresh(holder, label) {
 }
 
 function startCurves() {
-  const select = byId("curve"), withCurves = data.shown.filter((run) => Object.keys(run.curves).length);
-  if (!select) return;
-  const names = [...new Set(withCurves.flatMap((run) => Object.keys(run.curves)))];
-  const hidden = new Set();
-  select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
-  byId("curve-runs").replaceChildren(...withCurves.map((run) => {
-    const box = make("input", { type: "checkbox", checked: true }), key = make("i", { class: "key", "aria-hidden": "true" });
-    key.style.borderTop = `3px ${run.dash ? "dashed" : "solid"} ${colour(run)}`;
-    box.addEventListener("change", () => { if (box.checked) hidden.delete(run); else hidden.add(run); draw(); });
-    return make("label", {}, box, key, run.name);
-  }));
-  function draw() {
-    const name = select.value, runs = withCurves.filter((run) => !hidden.has(run) && run.curves[name]);
-    const last = runs.map((run) => `${run.name} ${short(run.curves[name].y.at(-1))}`);
-    const [svg, wide] = fresh(byId("curves"), `${name} against step; at the end: ${last.join(", ") || "no run chosen"}`);
-    const [, x1] = range(runs.flatMap((run) => run.curves[name].x));
-    const [x, y] = axes(svg, wide, [0, x1], range(runs.flatMap((run) => run.curves[name].y)), "step", name);
-    for (const run of runs) {
-      const { x: xs, y: ys } = run.curves[name];
-      const path = xs.map((v, k) => `${k ? "L" : "M"}${x(v).toFixed(1)} ${y(ys[k]).toFixed(1)}`).join("");
-      const line = make("path", { d: path, class: "curve", "stroke-dasharray": DASHES[run.dash % 4] }, make("title", {}, run.name));
-      line.style.stroke = colour(run);
-      svg.append(line);
-    }
-    byId("curve-said").textContent = last.length ? `At the end: ${last.join("; ")}.` : "Choose a run.";
-    svg.addEventListener("pointermove", (e) => {
-      const box = svg.getBoundingClientRect(), v = (((e.clientX - box.left) * wide) / box.width - PAD.left) / (wide - PAD.left - PAD.right) * x1;
-      const near = runs.map((run) => {
-        const { x: xs, y: ys } = run.curves[name];
-        const k = xs.reduce((best, s, i) => (Math.abs(s - v) < Math.abs(xs[best] - v) ? i : best), 0);
-        return `${run.name} ${short(ys[k])} (step ${xs[k]})`;
-      });
-      byId("curve-said").textContent = near.join("; ");
+  const holder = byId("curves"), runs = data.shown.filter((run) => Object.keys(run.curves).length);
+  if (!holder) return;
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.curves)))];
+  const shown = new Set(names.slice(0, 4)), hidden = new Set();
+  byId("curve-names").replaceChildren(...names.map((name) => {
+    const button = make("button", { type: "button", value: name, "aria-pressed": String(shown.has(name)) }, name);
+    button.addEventListener("click", () => {
+      if (!shown.delete(name)) shown.add(name);
+      button.setAttribute("aria-pressed", shown.has(name));
+      draw();
     });
+    return button;
+  }));
+  byId("curve-runs").replaceChildren(...runs.map((run) => {
+    const box = make("input", { type: "checkbox", checked: true });
+    box.addEventListener("change", () => { if (box.checked) hidden.delete(run); else hidden.add(run); draw(); });
+    return make("label", {}, box, key(run), run.name);
+  }));
+  byId("curve-ends").replaceChildren(
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "run"), ...names.map((name) => make("th", { scope: "col" }, name)))),
+    make("tbody", {}, ...runs.map((run) => make("tr", {}, make("td", {}, run.name), ...names.map((name) => make("td", {}, run.curves[name] ? short(run.curves[name].y.at(-1)) : "–"))))));
+  function draw() {
+    const drawn = names.filter((name) => shown.has(name));
+    holder.replaceChildren(...drawn.map(() => make("div", { class: "chart" })));
+    drawn.forEach((name, k) => chart(holder.children[k], name, runs.filter((run) => !hidden.has(run) && run.curves[name])));
   }
-  select.addEventListener("change", draw);
   draw();
   return draw;
+}
+
+function key(run) {
+  const line = make("i", { class: "key", "aria-hidden": "true" });
+  line.style.borderTop = `3px ${run.dash ? "dashed" : "solid"} ${colour(run)}`;
+  return line;
+}
+
+function chart(holder, name, runs) {
+  const last = runs.map((run) => `${run.name} ${short(run.curves[name].y.at(-1))}`);
+  const [svg, wide] = fresh(holder, `${name} against step; at the end: ${last.join(", ") || "no run chosen"}`);
+  const [, x1] = range(runs.flatMap((run) => run.curves[name].x));
+  const [x, y] = axes(svg, wide, [0, x1], range(runs.flatMap((run) => run.curves[name].y)), "step", name);
+  for (const run of runs) {
+    const { x: xs, y: ys } = run.curves[name];
+    const line = make("path", { d: xs.map((v, k) => `${k ? "L" : "M"}${x(v).toFixed(1)} ${y(ys[k]).toFixed(1)}`).join(""), class: "curve", "stroke-dasharray": DASHES[run.dash % 4] });
+    line.style.stroke = colour(run);
+    svg.append(line);
+  }
+  const rule = make("line", { class: "now", y1: PAD.top, y2: TALL - PAD.bottom, visibility: "hidden" });
+  svg.append(rule);
+  const point = (e) => {
+    if (!runs.length) return;
+    const box = svg.getBoundingClientRect(), v = (((e.clientX - box.left) * wide) / box.width - PAD.left) / (wide - PAD.left - PAD.right) * x1;
+    const near = runs.map((run) => {
+      const { x: xs, y: ys } = run.curves[name];
+      const k = xs.reduce((best, s, i) => (Math.abs(s - v) < Math.abs(xs[best] - v) ? i : best), 0);
+      return { run, step: xs[k], value: ys[k] };
+    }).sort((p, q) => q.value - p.value);
+    for (const side of ["x1", "x2"]) rule.setAttribute(side, x(near[0].step));
+    rule.setAttribute("visibility", "visible");
+    tipAt(e, make("span", {}, make("b", {}, `${name}, step ${near[0].step}`), ...near.flatMap(({ run, value }) => [make("br"), key(run), ` ${short(value)} ${run.name}`])));
+  };
+  svg.addEventListener("pointermove", point);
+  svg.addEventListener("pointerdown", point);
+  svg.addEventListener("pointerleave", () => { tip.hidden = true; rule.setAttribute("visibility", "hidden"); });
 }
 
 const MARKS = [
@@ -105,14 +131,14 @@ function startPlane() {
       mark.setAttribute("class", "mark");
       svg.append(mark);
     }
-    const key = (mark, text, fill) => {
+    const entry = (mark, text, fill) => {
       const picture = make("svg", { viewBox: "0 0 16 16", class: "mark-key", "aria-hidden": "true" }, mark);
       mark.style.fill = fill;
       return make("span", {}, picture, text);
     };
     byId("plane-key").replaceChildren(
-      ...methods.map((m) => key(MARKS[0](8, 8), m, colour(points.find((p) => p.method === m)))),
-      ...(settings.length > 1 ? settings.map((s, k) => key(MARKS[k % 4](8, 8), s, "var(--soft)")) : []));
+      ...methods.map((m) => entry(MARKS[0](8, 8), m, colour(points.find((p) => p.method === m)))),
+      ...(settings.length > 1 ? settings.map((s, k) => entry(MARKS[k % 4](8, 8), s, "var(--soft)")) : []));
     byId("plane-table").replaceChildren(...points.map((p) => make("tr", {}, make("td", {}, p.name), make("td", {}, short(p.alignment)), make("td", {}, short(p.uniformity)))));
   }
   select.addEventListener("change", draw);

@@ -1,4 +1,4 @@
-// The heat map of a plan, its controls, and the pairs it trusts least.
+// The heat map of a plan, its controls, and the way from the kernel to the target.
 
 const STEPS = [1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100];
 // viridis, from no mass to all of it
@@ -45,19 +45,77 @@ function replan() {
 function redraw() {
   const pairing = data.pairings[heat.run.pairing], { n, log } = heat.plan, canvas = byId("heat");
   heat.order = ordered(pairing);
-  const image = new ImageData(n, n), pixels = new Uint32Array(image.data.buffer), depth = 2 * Math.log(n);
-  for (let r = 0; r < n; r++) {
-    const row = heat.order[r] * n;
-    for (let c = 0; c < n; c++) {
-      const x = 1 + log[row + heat.order[c]] / depth;
-      pixels[r * n + c] = RAMP[x <= 0 ? 0 : x >= 1 ? 255 : (x * 255) | 0];
-    }
-  }
-  canvas.width = canvas.height = n;
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  paint(canvas, heat.order, n, (k) => log[k]);
   grouped(pairing);
   said(pairing);
+  flow(pairing);
   point(heat.at);
+}
+
+// a matrix [n, n] of logarithms, its rows and columns in this order
+function paint(canvas, order, n, log) {
+  const m = order.length, image = new ImageData(m, m), pixels = new Uint32Array(image.data.buffer), depth = 2 * Math.log(n);
+  for (let r = 0; r < m; r++) {
+    const row = order[r] * n;
+    for (let c = 0; c < m; c++) {
+      const x = 1 + log(row + order[c]) / depth;
+      pixels[r * m + c] = RAMP[x <= 0 ? 0 : x >= 1 ? 255 : (x * 255) | 0];
+    }
+  }
+  canvas.width = canvas.height = m;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+// P_tgt as a function of the entry, from what the two images share; null where the page does not know
+function targetOf({ goal }, pairing) {
+  const group = goal?.group ? pairing[goal.group] : null, { n } = pairing;
+  if (!goal || (goal.group && !group)) return null;
+  const value = (i, j) => (i === j ? goal.pair : group && group[i] === group[j] ? goal.same : goal.other);
+  const sums = Array.from({ length: n }, (_, i) => {
+    let sum = 0;
+    for (let j = 0; j < n; j++) sum += value(i, j);
+    return goal.normalized ? sum : 1;
+  });
+  return (k) => value(Math.floor(k / n), k % n) / sums[Math.floor(k / n)];
+}
+
+const WORDS = { free: "no constraint", rows: "row sums", both: "row and column sums", relaxed: "relaxed sums" };
+
+function flow(pairing) {
+  const { n, log, share } = heat.plan, most = Math.min(n, 64), cos = cosinesOf(heat.run), { goal } = heat.run;
+  const some = Array.from({ length: most }, (_, k) => heat.order[Math.floor((k * n) / most)]);
+  paint(byId("flow-kernel"), some, n, (k) => (cos[k] - 1) / heat.eps);
+  paint(byId("flow-plan"), some, n, (k) => log[k]);
+  const target = targetOf(heat.run, pairing);
+  byId("flow").classList.toggle("untold", !target);
+  let pairs = 0, all = 0, divergence = 0;
+  for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) {
+    all += cos[i * n + j];
+    if (i === j) pairs += cos[i * n + j];
+  }
+  for (let i = 0; target && i < n; i++) { // rows are asked for mass 1 here, whatever the target's mass is
+    let mass = 0, sum = 0;
+    for (let k = i * n; k < (i + 1) * n; k++) {
+      const t = target(k);
+      mass += t;
+      if (t > 0) sum += t * (Math.log(t) - log[k]);
+    }
+    divergence += sum / mass - Math.log(mass);
+  }
+  if (target) paint(byId("flow-target"), some, n, (k) => Math.log(target(k)));
+  const mean = share.reduce((s, x) => s + x, 0) / n, others = (all - pairs) / (n * (n - 1));
+  const kinds = { labels: "images of one class belong together", domains: `1 on pairs, ${goal?.same} within a domain, ${goal?.other} across` };
+  const words = {
+    "flow-kernel-said": `cosine ${(pairs / n).toFixed(2)} of pairs, ${others.toFixed(2)} of others`,
+    "flow-step-said": WORDS[heat.mode] + (heat.mode === "both" || heat.mode === "relaxed" ? `, ${heat.iterations} iterations` : ""),
+    "flow-plan-said": `${percent(mean)} of a row is on its pair`,
+    "flow-loss-said": target ? `Σ T log(T/P) = ${short(divergence / n)} a row` : "",
+    "flow-target-said": !target ? "" : goal.group ? kinds[goal.group] : "1 on pairs, 0 elsewhere",
+    "flow-said": most < n ? `${most} of the ${n} rows and columns, evenly chosen.` : "",
+  };
+  words["flow-narrow"] = `→ project on B: ${words["flow-step-said"]}. ${target ? `↔ ${words["flow-loss-said"]}.` : ""}`;
+  for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
+  for (const [name, what] of [["kernel", "Kernel"], ["plan", "Plan"], ["target", "Target"]]) byId(`flow-${name}`).setAttribute("aria-label", `${what}: ${words[`flow-${name}-said`]}`);
 }
 
 function grouped(pairing) {
@@ -123,27 +181,6 @@ function point(at) {
       `mass ${short(p)}, ${percent(p / rowSums[i])} of its row, −log P = ${(-l).toFixed(2)}; ${kind}`));
 }
 
-function suspects() {
-  const pairing = data.pairings[heat.run.pairing], { share, n } = heat.plan, wrong = new Set(pairing.mismatched);
-  const ranked = Array.from({ length: n }, (_, k) => k).sort((p, q) => share[p] - share[q]);
-  const shown = ranked.slice(0, 24);
-  byId("suspects").replaceChildren(...shown.map((k) => {
-    const first = classOf(pairing.labels, pairing.classes, k), second = classOf(pairing.secondLabels, pairing.classes, k);
-    return make("li", { class: wrong.has(k) ? "wrong" : null },
-      tile(pairing.first, k, `view 1 of ${k} ${first}`), tile(pairing.second, k, `view 2 of ${k} ${second}`),
-      make("span", {}, make("b", {}, `${k} ${first}${second === first ? "" : ` → ${second}`}`), make("br"),
-        `${percent(share[k])} of its row${wrong.has(k) ? " · mismatched" : ""}`));
-  }));
-  let sentence = `${heat.run.name}, with the plan as set above. A plan that knows nothing puts ${percent(1 / n)} of a row on each column.`;
-  if (wrong.size) {
-    let below = 0, right = 0;
-    for (const k of ranked) if (wrong.has(k)) below += n - wrong.size - right; else right++;
-    const found = shown.filter((k) => wrong.has(k)).length;
-    sentence += ` ${wrong.size} of the ${n} pairs were mismatched on purpose; ${found} of the ${shown.length} shown are such (${((shown.length * wrong.size) / n).toFixed(0)} by chance), and a mismatched pair ranks above a true one in ${percent(below / (wrong.size * (n - wrong.size)))} of cases.`;
-  }
-  byId("suspects-said").textContent = sentence;
-}
-
 function choose(run) {
   const pairing = data.pairings[run.pairing];
   Object.assign(heat, { run, eps: run.eps, iterations: run.iterations, mode: run.mode, lam: run.lam ?? 0.2, at: null });
@@ -179,6 +216,7 @@ function startHeat() {
   byId("lam").addEventListener("input", (e) => { heat.lam = 10 ** e.target.value; byId("lam-said").textContent = short(heat.lam); soon(); });
   byId("iterations").addEventListener("input", (e) => { heat.iterations = STEPS[e.target.value]; byId("iterations-said").textContent = heat.iterations; soon(); });
   byId("own").addEventListener("click", () => choose(heat.run));
+  byId("suspects-by").addEventListener("change", suspects);
   for (const button of document.querySelectorAll("#sort button")) {
     button.addEventListener("click", () => { sortBy(button.value); heat.at = null; redraw(); });
   }

@@ -1,59 +1,41 @@
-"""The little Markdown that tables are drawn in: pipe tables, headings, paragraphs, bold, emphasis and code."""
+"""The Markdown that tables are drawn in, as HTML: tables, headings, emphasis and code; no links, images or HTML."""
 
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
-from markupsafe import Markup, escape
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
 
-ESCAPED = re.compile(r"\\([*_`|])")  # a star that is a star
 NUMBER = re.compile(r"[*_]*[+−-]?\d")
-INLINE = (
-    (re.compile(r"`([^`]+)`"), r"<code>\1</code>"),
-    (re.compile(r"\*\*(.+?)\*\*"), r"<b>\1</b>"),
-    (re.compile(r"&lt;u&gt;(.+?)&lt;/u&gt;"), r'<span class="second">\1</span>'),
-    (re.compile(r"(?<![\w*])[*_](?=\S)(.+?)(?<=\S)[*_](?![\w*])"), r"<em>\1</em>"),
-)
+SECOND = re.compile(r"&lt;u&gt;(.+?)&lt;/u&gt;")  # the second best of a column
+FRAME = {"table_open": '<div class="scroll"><table>', "table_close": "</table></div>"}
+FRAME |= {"heading_open": "<p><strong>", "heading_close": "</strong></p>\n"}
 
 
 def html(text: str) -> Markup:
-    """Everything is escaped first; what is not known stays as it is written."""
-    blocks = [block.splitlines() for block in re.split(r"\n\s*\n", text.strip())]
-    return Markup("\n").join(Markup("\n").join(_parts(lines)) for lines in blocks)
+    """Everything else in the text is escaped."""
+    parser = MarkdownIt("zero").enable(["table", "heading", "emphasis", "backticks", "escape"])
+    for name, tag in FRAME.items():
+        parser.add_render_rule(name, lambda self, tokens, k, *_, tag=tag: tag)
+    tokens = parser.parse(text)
+    for _, cells in groupby(sorted(_cells(tokens), key=lambda cell: cell[0]), key=lambda cell: cell[0]):
+        column = [(cell, content) for _, cell, content in cells]
+        kind = {} if any(cell.tag == "td" and NUMBER.match(said) for cell, said in column) else {"class": "text"}
+        for cell, _ in column:
+            cell.attrs = dict(kind)
+    return Markup(SECOND.sub(r'<span class="second">\1</span>', parser.renderer.render(tokens, parser.options, {})))
 
 
-def _parts(lines: list[str]) -> list[Markup]:
-    if lines[0].startswith("#"):
-        rest = lines[1:]
-        heading = Markup("<p><b>{}</b></p>").format(_inline(lines[0].lstrip("# ")))
-        return [heading, *(_parts(rest) if rest else [])]
-    if all(line.lstrip().startswith("|") for line in lines) and len(lines) > 1:
-        return [_table(lines)]
-    return [Markup("<p>{}</p>").format(_inline(" ".join(lines)))]
-
-
-def _inline(text: str) -> Markup:
-    out = ESCAPED.sub(lambda found: f"&#{ord(found[1])};", str(escape(text)))
-    for pattern, replacement in INLINE:
-        out = pattern.sub(replacement, out)
-    return Markup(out)
-
-
-def _table(lines: list[str]) -> Markup:
-    head, rule, *rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))] for line in lines)
-    if not all(re.fullmatch(r":?-+:?", cell) for cell in rule):
-        head, rows = [], [head, rule, *rows]
-
-    columns = zip(*rows, strict=False)
-    numeric = [any(NUMBER.match(cell) for cell in column) for column in columns]
-
-    def cells(tag: str, row: list[str]) -> Markup:
-        kinds = ("" if k < len(numeric) and numeric[k] else ' class="text"' for k in range(len(row)))
-        return Markup("").join(
-            Markup(f"<{tag}{kind}>{{}}</{tag}>").format(_inline(cell)) for kind, cell in zip(kinds, row, strict=True)
-        )
-
-    body = Markup("\n").join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
-    return Markup('<div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
-        cells("th", head), body
-    )
+def _cells(tokens: list[Token]) -> list[tuple[tuple[int, int], Token, str]]:
+    """Each cell with its table and column, and what it says."""
+    found, table, column = [], 0, 0
+    for k, token in enumerate(tokens):
+        table += token.type == "table_open"
+        column = 0 if token.type == "tr_open" else column
+        if token.type in ("th_open", "td_open"):
+            found.append(((table, column), token, tokens[k + 1].content))
+            column += 1
+    return found

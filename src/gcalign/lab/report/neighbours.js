@@ -1,5 +1,7 @@
 // An image and what each encoder holds to be like it.
 
+let pickNeighbours = () => {}; // of an image of a sample, for other parts of the page
+
 function startNeighbours() {
   const gallery = byId("gallery");
   if (!gallery) return;
@@ -52,5 +54,10 @@ function startNeighbours() {
     gallery.scrollTop = Math.max(at.offsetTop + at.offsetHeight - gallery.clientHeight, Math.min(gallery.scrollTop, at.offsetTop));
   });
   select.addEventListener("change", () => fill(used[select.value]));
+  pickNeighbours = (of, k) => {
+    const place = used.indexOf(data.samples.indexOf(of));
+    if (of !== sample) { select.value = place; fill(used[place]); }
+    show(k);
+  };
   fill(used[0]);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,14 +28,20 @@ class Sprite:
     rows: int
 
 
-def sprite(images: Tensor) -> Sprite:  # [n, C, H, W] uint8
-    """A JPEG of them all."""
+def pixels(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:  # [n, C, H, W] normalised -> uint8
+    """What a network was shown, as an image."""
+    m, s = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+    return (255 * (x * s + m)).round().clamp(0, 255).byte()
+
+
+def sprite(images: Tensor, most: int = THUMBNAIL) -> Sprite:  # [n, C, H, W] uint8
+    """A JPEG of them all, each at most so many pixels wide."""
     from PIL import Image
 
     n, channels, side = images.shape[:3]
-    if side > THUMBNAIL:
-        images = interpolate(images.float(), (THUMBNAIL, THUMBNAIL), mode="area").round().byte()
-        side = THUMBNAIL
+    if side > most:
+        images = interpolate(images.float(), (most, most), mode="area").round().byte()
+        side = most
     columns = math.ceil(math.sqrt(n))
     rows = math.ceil(n / columns)
     tiles = torch.zeros(rows * columns, 3, side, side, dtype=torch.uint8)

@@ -1,6 +1,8 @@
 // Everything once, and charts again whenever the width changes.
 
 startHeat();
+startMap();
+startViews();
 startNeighbours();
 const charts = [startCurves(), startPlane()].filter(Boolean);
 let width = innerWidth;
@@ -15,5 +17,5 @@ for (const button of document.querySelectorAll("button.copy")) {
     button.textContent = "copied";
   });
 }
-window.gcalign = { heat, data }; // for the console
+window.gcalign = { heat, data, targetOf }; // for the console
 performance.mark("ready");

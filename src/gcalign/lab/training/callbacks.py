@@ -34,7 +34,7 @@ class Keeper(Callback):
                 f"rank {trainer.global_rank} continues at step {self.resume_at}, rank 0 at {first}; try again"
             )
         if self.resume_at:
-            module.done = load_checkpoint(self.run, module, trainer.optimizers[0])
+            module.done = load_checkpoint(self.run, module, trainer.optimizers[0], trainer.precision_plugin)
         self.clock, self.clocked = time.perf_counter(), self.resume_at
 
     def on_train_batch_end(
@@ -49,12 +49,11 @@ class Keeper(Callback):
             module.log("images/s", rate, prog_bar=True, logger=False)
             measured = {k: float(v) for k, v in trainer.callback_metrics.items()} | {"images/s": rate}
             record(trainer, self.run, done, {"kind": "train", **measured}, measured)
-        # between accumulated batches half of a gradient is pending, which no file holds
-        due = done % config.checkpoint_every == 0 and done % config.accumulate == 0 and done != module.total
-        if trainer.is_global_zero and due:
-            for logger in trainer.loggers:
+        due = done % config.checkpoint_every == 0 and done != module.total
+        if due:
+            for logger in trainer.loggers if trainer.is_global_zero else ():
                 logger.save()
-            save_checkpoint(self.run, module, trainer.optimizers[0], done, config.hash)
+            save_checkpoint(self.run, module, trainer.optimizers[0], trainer.precision_plugin, done, config.hash)
 
 
 def record(trainer: L.Trainer, run: Run, step: int, line: dict[str, Any], scalars: dict[str, float]) -> None:

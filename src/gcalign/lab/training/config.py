@@ -47,6 +47,10 @@ _LATER = (  # options that came after the first committed runs
     ("pairs", "fixed", False),
     ("pairs", "digest", None),
     *PAIR_OPTIONS,
+    ("", "strategy", "auto"),  # "" is the run itself
+    ("", "sync_batchnorm", False),
+    ("", "compile", False),
+    ("", "channels_last", False),
 )
 
 
@@ -105,10 +109,10 @@ class Model:
 
 @dataclass
 class Optimizer:
-    name: str = "adam"  # adam or sgd
+    name: str = "adam"  # adam, adamw, sgd or lars
     lr: float = 1e-3  # learning rate at its highest
-    momentum: float = 0.9  # of sgd
-    weight_decay: float = 1e-6  # penalty on the squares of all weights
+    momentum: float = 0.9  # of sgd and lars
+    weight_decay: float = 1e-6  # penalty on the squares of all weights; of lars, not on biases and norms
     schedule: str = "cosine"  # of the learning rate: cosine, linear or constant
     warmup: float = 0.05  # share of the steps in which the learning rate rises
     final: float = 1e-3  # learning rate at the end, as a share of lr
@@ -128,9 +132,14 @@ class Config:
     epochs: int = 20  # passes over the data
     batch_size: int = 256  # pairs in a step, over all devices
     seed: int = 0  # of weights, batches and views
-    accumulate: int = 1  # parts in which a batch is computed, one after the other
+    accumulate: int = 1  # parts in which a batch is encoded, to save memory; loss and gradient are of the whole batch
     precision: str = "32-true"  # or bf16-mixed, 16-mixed
-    devices: int = 1  # processes or GPUs
+    devices: int = 1  # processes or GPUs on each machine
+    nodes: int = 1  # machines; torchrun or SLURM starts the processes on more than one
+    strategy: str = "auto"  # how processes share a run: ddp, or fsdp, which also shares the weights; auto is ddp
+    sync_batchnorm: bool = False  # whether BatchNorm takes the batch of all GPUs together, instead of one by one
+    compile: bool = False  # torch.compile encoder and head: a slow first step, then faster ones
+    channels_last: bool = False  # memory layout of weights and images, faster for convolutions on most GPUs
     accelerator: str = "auto"  # cpu, gpu, mps or what Lightning finds
     workers: int = 0  # processes that load images; 0 is the main process
     augment_in: str = "device"  # where views are made: device, or workers of the loader
@@ -156,10 +165,17 @@ class Config:
         """What the weights depend on. Defaults of `_LATER` are left out, so that older runs keep their names."""
         found = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
         found["pairs"].pop("weights")  # what they are, wherever they are: their digest is in it
+        found["devices"] *= found.pop("nodes")  # 2 × 4 processes are the same run as 8 on one machine
         for part, key, usual in _LATER:
-            if found[part].get(key, usual) == usual:
-                found[part].pop(key, None)
+            place = found[part] if part else found
+            if place.get(key, usual) == usual:
+                place.pop(key, None)
         return found
+
+    @property
+    def world(self) -> int:
+        """The number of processes."""
+        return self.devices * self.nodes
 
     @property
     def hash(self) -> str:

@@ -45,6 +45,20 @@ def prepared(side: Side, items: Items, views: str = "plain", seed: int = 0) -> A
     return (items - mean) / std
 
 
+class _Rows(nn.Module):
+    """The embeddings of some of a batch's items, given by their rows: texts are no tensors."""
+
+    def __init__(self, network: nn.Module, items: Any) -> None:
+        super().__init__()
+        self.network, self.items = network, items
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if len(rows) == len(self.items):
+            return self.network(self.items)
+        some = self.items[rows] if isinstance(self.items, Tensor) else tuple(self.items[k] for k in rows.tolist())
+        return self.network(some)
+
+
 class PairTraining(Training):
     """An encoder and a head for each side, minimising d_M(P_tgt ‖ P_θ) between them."""
 
@@ -56,6 +70,8 @@ class PairTraining(Training):
             for k, (s, build) in enumerate(zip(pairs.sides, builds, strict=True))
         ]
         self.towers = nn.ModuleList(towers)
+        # torch.compile would compile an encoder of texts, which are no tensors, again for each batch
+        self.prepare(towers, [t for t, side in zip(towers, pairs.sides, strict=True) if side.kind != "text"])
         if config.model.projector == "none" and len({tower.projector.features for tower in towers}) > 1:
             raise ValueError("model.projector=none gives the sides different sizes; use mlp2, which brings both to one")
         if "domains" in self.target.reads and not pairs.grouped:
@@ -67,9 +83,9 @@ class PairTraining(Training):
         # whatever an encoder draws (dropout) follows from the step, so that a resumed run draws it again
         torch.manual_seed(seed_of(self.config.seed, "model", batch.step, self.global_rank))
         views = self.config.view_name
-        z = [
-            tower(prepared(side, items, views, seed))
-            for tower, side, items, seed in zip(self.towers, self.sides, batch.items, batch.seeds, strict=True)
+        items = [
+            prepared(side, some, views, seed)
+            for side, some, seed in zip(self.sides, batch.items, batch.seeds, strict=True)
         ]
         known: dict[str, Any] = {}
         if batch.owners is not None:
@@ -78,12 +94,18 @@ class PairTraining(Training):
             known["domains"] = batch.groups
         if batch.weights is not None:
             known["weights"] = batch.weights
-        if len(z) == 2:
-            loss = self.criterion(z[0], z[1], **known)
-        else:
-            loss = self.criterion(z, multi=self.config.pairs.multi, **known)
-        self.record(loss, z[:2], batch.step, **{name: value[:2] for name, value in known.items()})
-        return loss
+
+        def loss(*z: Tensor) -> Tensor:
+            if len(z) == 2:
+                value = self.criterion(z[0], z[1], **known)
+            else:
+                value = self.criterion(list(z), multi=self.config.pairs.multi, **known)
+            self.record(value, z[:2], batch.step, **{name: x[:2] for name, x in known.items()})
+            return value
+
+        encoders = [_Rows(tower, some) for tower, some in zip(self.towers, items, strict=True)]
+        rows = [torch.arange(len(some)) for some in items]
+        return self.take(loss, encoders, rows, len(rows[0]))
 
 
 def encoder_names(sides: Sequence[Side], given: Sequence[str]) -> list[str]:

@@ -27,8 +27,8 @@ from gcalign.lab.training.pair_module import PairTraining, Tower, encoder_names,
 from gcalign.lab.training.pair_rules import encoders_of
 from gcalign.lab.training.pair_stream import PairStream
 from gcalign.lab.training.ready import Encoder
-from gcalign.lab.training.runs import Run, factory_of, filled, read, save
-from gcalign.lab.training.sums import check_crc32, crc32
+from gcalign.lab.training.runs import Run, factory_of, filled, read, save_weights
+from gcalign.lab.training.sums import check_crc32
 from gcalign.lab.training.weights import weights_of_pairs
 
 
@@ -60,7 +60,7 @@ class Task:
         config, pairs = self.config, pairs_of(self.config.data)
         stream = PairStream(
             pairs,
-            batch_size=config.batch_size // config.accumulate,
+            batch_size=config.batch_size,
             epochs=config.epochs,
             seed=config.seed,
             noise=config.pairs.noise,
@@ -77,14 +77,11 @@ class Task:
         module = PairTraining(config, pairs, stream.total, self.builds or [outside(name) for name in names])
         return stream, module
 
-    def save(self, module: PairTraining) -> None:
+    def save(self, state: Mapping[str, Tensor]) -> None:
         """The networks of all sides and ε, with the config and the preprocessing inside."""
-        tensors = {f"towers.{k}": v for k, v in module.towers.state_dict().items()}
-        tensors |= {f"criterion.{k}": v for k, v in module.criterion.state_dict().items()}
-        sides = [{"name": s.name, "kind": s.kind, "shape": s.shape, "mean": s.mean, "std": s.std} for s in module.sides]
-        about = {"config": self.config.identity, "sides": sides}
-        code = crc32(tensors, json.dumps(about, sort_keys=True))
-        save(self.run.weights_file, tensors, {"gcalign": json.dumps({**about, "crc32": code}, sort_keys=True)})
+        known = ("name", "kind", "shape", "mean", "std")
+        sides = [{name: getattr(side, name) for name in known} for side in pairs_of(self.config.data).sides]
+        save_weights(self.run, state, ("towers.", "criterion."), {"config": self.config.identity, "sides": sides})
 
 
 class SideEncoder(nn.Module):

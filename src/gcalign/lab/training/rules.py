@@ -9,7 +9,7 @@ from gcalign.errors import count, one_of, positive
 from gcalign.lab.limits import within
 from gcalign.lab.models.encoders import STEMS
 from gcalign.lab.models.heads import PROJECTORS
-from gcalign.lab.training import loggers
+from gcalign.lab.training import loggers, optimizers
 from gcalign.lab.training.pair_rules import check_paired
 
 if TYPE_CHECKING:
@@ -27,14 +27,15 @@ def check(config: Config) -> None:
     one_of("views", config.view_name, VIEWS)
     one_of("augment_in", config.augment_in, ("device", "workers"))
     one_of("precision", config.precision, PRECISIONS)
+    one_of("strategy", config.strategy, ("auto", "ddp", "fsdp"))
     loggers.check(config.logger)
     one_of("target.name", config.target.name, ("default", "labels", "blocks"))
     one_of("model.stem", config.model.stem, STEMS)
     one_of("model.projector", config.model.projector, PROJECTORS)
-    one_of("optimizer.name", config.optimizer.name, ("adam", "sgd"))
+    one_of("optimizer.name", config.optimizer.name, optimizers.NAMES)
     one_of("optimizer.schedule", config.optimizer.schedule, ("cosine", "linear", "constant"))
     one_of("data.on_error", config.data.on_error, ("skip", "raise"))
-    for name in ("epochs", "batch_size", "accumulate", "devices", "log_every", "checkpoint_every"):
+    for name in ("epochs", "batch_size", "accumulate", "devices", "nodes", "log_every", "checkpoint_every"):
         count(name, getattr(config, name), "a whole number of at least 1")
     for name in ("seed", "workers", "knn_every"):
         count(name, getattr(config, name), "a whole number of at least 0", least=0)
@@ -49,16 +50,7 @@ def check(config: Config) -> None:
         count("data.limit", config.data.limit, "leave it out to take every image")
     _check_numbers(config)
     check_paired(config)
-    if config.batch_size % (config.devices * config.accumulate):
-        raise ValueError(
-            f"batch_size={config.batch_size} must divide among devices={config.devices} × "
-            f"accumulate={config.accumulate}"
-        )
-    if config.batch_size // (config.devices * config.accumulate) < 2:
-        raise ValueError(
-            f"batch_size={config.batch_size} must be at least 2 × devices={config.devices} × "
-            f"accumulate={config.accumulate}: an image alone has nothing to be compared with"
-        )
+    _check_processes(config)
     if config.pairs.weights is not None and config.method["name"] == "byol":
         raise ValueError("pairs.weights is for methods with a plan of pairs; byol compares each pair alone")
     if config.method["name"] == "byol" and config.pairs.views != 2:
@@ -68,6 +60,37 @@ def check(config: Config) -> None:
             f"name={config.name!r} must be the name of a folder: 1 to 150 printable characters without / and \\; say "
             "where with runs="
         )
+
+
+def _check_processes(config: Config) -> None:
+    """What each process does in a step, and what goes with several of them."""
+    nodes = f" × nodes={config.nodes}" if config.nodes > 1 else ""
+    parts = f"devices={config.devices}{nodes} × accumulate={config.accumulate}"
+    if config.batch_size % (config.world * config.accumulate):
+        raise ValueError(f"batch_size={config.batch_size} must divide among {parts}")
+    if config.batch_size // (config.world * config.accumulate) < 2:
+        raise ValueError(
+            f"batch_size={config.batch_size} must be at least 2 × {parts}: BatchNorm needs two images in each part"
+        )
+    if config.world == 1:
+        for word, wrong in {f"strategy={config.strategy}": config.strategy != "auto",
+                            "sync_batchnorm=true": config.sync_batchnorm}.items():  # fmt: skip
+            if wrong:
+                raise ValueError(
+                    f"{word} is for several processes, and devices=1 is one; leave it out, or raise devices"
+                )
+    if config.strategy == "fsdp":
+        refused = {
+            "method=byol": config.method["name"] == "byol",
+            f"accumulate={config.accumulate}": config.accumulate > 1,
+            "optimizer.name=lars": config.optimizer.name == "lars",
+            "compile=true": config.compile,
+            f"knn_every={config.knn_every}": config.knn_every > 0,
+            f"precision={config.precision}": config.precision in ("16-mixed", "16"),
+        }
+        for word, wrong in refused.items():
+            if wrong:
+                raise ValueError(f"{word} does not go with strategy=fsdp, which splits the weights; use strategy=ddp")
 
 
 def _check_numbers(config: Config) -> None:

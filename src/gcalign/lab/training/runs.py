@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from gcalign.errors import count
 from gcalign.lab import files
-from gcalign.lab.data.images import Images
 from gcalign.lab.models import Factory, encoder, outside, projector
 from gcalign.lab.training import trust
 from gcalign.lab.training.config import Config
@@ -172,13 +171,11 @@ def read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[s
         raise ValueError(f"{path} cannot be read ({error}); delete it to start this run again") from error
 
 
-def save_weights(run: Run, config: Config, encoder: nn.Module, projector: nn.Module, images: Images) -> None:
-    """The encoder and its head, with the config and the preprocessing inside."""
-    tensors = {f"encoder.{k}": v for k, v in encoder.state_dict().items()}
-    tensors |= {f"projector.{k}": v for k, v in projector.state_dict().items()}
-    # one entry: safetensors writes several in any order, and the file should be the same byte for byte
-    about = {"config": config.identity, "shape": images.shape, "mean": images.mean, "std": images.std}
+def save_weights(run: Run, state: Mapping[str, Tensor], parts: tuple[str, ...], about: dict[str, Any]) -> None:
+    """Some parts of a module's state, with what is known about them inside, and a checksum."""
+    tensors = {name: value for name, value in state.items() if name.startswith(parts)}
     code = crc32(tensors, json.dumps(about, sort_keys=True))
+    # one entry: safetensors writes several in any order, and the file should be the same byte for byte
     save(run.weights_file, tensors, {"gcalign": json.dumps({**about, "crc32": code}, sort_keys=True)})
 
 

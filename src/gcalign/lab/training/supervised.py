@@ -11,7 +11,7 @@ from gcalign.lab.data.views import make_views
 from gcalign.lab.models import encoder, outside
 from gcalign.lab.models.state import seeded
 from gcalign.lab.training.config import Config
-from gcalign.lab.training.module import lr_at, optimizer_of
+from gcalign.lab.training.optimizers import lr_at, optimizer_of
 from gcalign.lab.training.stream import Stream, seed_of
 
 

@@ -8,14 +8,17 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -26,14 +29,15 @@ from gcalign.lab.data.views import make_views
 from gcalign.lab.limits import within
 from gcalign.lab.models import Factory, outside
 from gcalign.lab.training.callbacks import Keeper, OnlineKNN
-from gcalign.lab.training.checkpoints import checkpoint_step
+from gcalign.lab.training.checkpoints import checkpoint_step, whole_state
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.loggers import logger_of
 from gcalign.lab.training.module import Pretraining, Training
 from gcalign.lab.training.owner import BusyError, owned
+from gcalign.lab.training.processes import decided, environment_of, started_together
 from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
-from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.stream import Augment, Stream
 from gcalign.lab.training.weights import weights_of_pairs
 from gcalign.lab.words import quoted
 
@@ -57,13 +61,18 @@ class ImageTask:
     members: Tensor | None = None
     encoder: str | Factory | None = None
 
-    def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
-        """The batches of this rank and the module, before anything is written."""
-        config, images = self.config, self.images
-        augment = make_views(config.view_name, images.shape, images.mean, images.std)
-        stream = Stream(
-            images,
-            batch_size=config.batch_size // config.accumulate,
+    @property
+    def augment(self) -> Augment:
+        """What makes a view of each image of a batch."""
+        images = self.images
+        return make_views(self.config.view_name, images.shape, images.mean, images.std)
+
+    def stream(self, rank: int, world: int) -> Stream:
+        """The batches of this rank."""
+        config = self.config
+        return Stream(
+            self.images,
+            batch_size=config.batch_size,
             epochs=config.epochs,
             seed=config.seed,
             noise=config.pairs.noise,
@@ -71,19 +80,27 @@ class ImageTask:
             mislabelled=config.target.noise,
             rank=rank,
             world=world,
-            augment=augment if config.augment_in == "workers" else None,
+            augment=self.augment if config.augment_in == "workers" else None,
             fixed=config.pairs.fixed,
-            weights=weights_of_pairs(config.pairs, len(images)),
+            weights=weights_of_pairs(config.pairs, len(self.images)),
             members=self.members,
         )
+
+    def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
+        """The batches of this rank and the module, before anything is written."""
+        config, images, stream = self.config, self.images, self.stream(rank, world)
         pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
         within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
-        module = Pretraining(config, images.shape, augment, stream.total, self.encoder or outside(config.model.encoder))
+        network = self.encoder or outside(config.model.encoder)
+        module = Pretraining(config, images.shape, self.augment, stream.total, network)
         module.check(images)
         return stream, module
 
-    def save(self, module: Pretraining) -> None:
-        save_weights(self.run, self.config, module.encoder, module.projector, self.images)
+    def save(self, state: Mapping[str, Tensor]) -> None:
+        """The encoder and its head, with the config and the preprocessing inside."""
+        images = self.images
+        about = {"config": self.config.identity, "shape": images.shape, "mean": images.mean, "std": images.std}
+        save_weights(self.run, state, ("encoder.", "projector."), about)
 
 
 def train(
@@ -101,8 +118,9 @@ def train(
     of a file, `encoder` is what to use instead (of a run on pairs, one for each side). `members` are the pairs to train
     on, for cross-fitting; the run's config does not have them.
     """
-    run = Run.of(config)
-    if run.done:
+    run, environment = Run.of(config), environment_of(config)
+    together = started_together(config, environment)
+    if run.done and not together:
         return _finished(run, quiet or not announce)
     if config.data.paired:
         from gcalign.lab.training.pair_runs import Task
@@ -111,34 +129,44 @@ def train(
     else:
         images = images_of(config.data, "train") if images is None else images
         task = ImageTask(config, run, images, members, encoder)  # type: ignore[arg-type]  # one
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # greetings and tips
     keeper = Keeper(run)
-    try:
-        trainer = _trainer(config, run, task.images, keeper, quiet)
-    except MisconfigurationException as error:
-        raise ValueError(
-            f"accelerator={config.accelerator} devices={config.devices} precision={config.precision}: {error}; "
-            "accelerator=cpu precision=32-true works everywhere"
-        ) from error
-    if trainer.is_global_zero and task.images is not None:
-        _say(described(task.images), quiet or not announce)
+    trainer = _trainer(config, run, environment, task.images, keeper, quiet)
+    quiet = quiet or not trainer.is_global_zero
+    silent = quiet or not announce
+    if task.images is not None:
+        _say(described(task.images), silent)
     stream, module = task.made(trainer.global_rank, trainer.world_size)
-    with _owned(run, config) if trainer.is_global_zero else nullcontext():
-        if run.done:  # by the process that this one waited for
-            return _finished(run, quiet or not announce)
-        if trainer.is_global_zero:
-            run.start(config)
-        keeper.resume_at = checkpoint_step(run, config.hash)
-        if keeper.resume_at > stream.total:
-            raise ValueError(
-                f"{run.checkpoint_file} is of step {keeper.resume_at}, and the run has {stream.total} steps; delete it "
-                "to start the run again"
-            )
-        _continued(config, run, task.save, trainer, module, stream, keeper.resume_at, quiet)
-    if trainer.is_global_zero:
-        again = quoted("gcalign", "probe", f"run={run.path}")
-        _say(f"done: {run.path}\nevaluate it with: {again}", quiet or not announce)
+    with ExitStack() as stack:
+        if trainer.is_global_zero or together:
+            decide = partial(_first, run, config, stream.total, stack)
+            first = decided(trainer, module, decide) if together else decide()
+        else:  # Lightning started it after the first process had decided
+            first = checkpoint_step(run, config.hash)
+        if first is None:
+            return _finished(run, silent) if trainer.is_global_zero else run
+        keeper.resume_at = first
+        if config.compile:
+            _say("compile=true: the first step compiles encoder and head, which takes a while", quiet)
+        _continued(config, run, task.save, trainer, module, stream, first, quiet)
+    again = quoted("gcalign", "probe", f"run={run.path}")
+    _say(f"done: {run.path}\nevaluate it with: {again}", silent)
     return run
+
+
+def _first(run: Run, config: Config, total: int, stack: ExitStack) -> int | None:
+    """Own the run and write its config; the step that comes next, None if the process that was waited for did them."""
+    stack.enter_context(_owned(run, config))
+    if run.done:
+        return None
+    run.start(config)
+    first = checkpoint_step(run, config.hash)
+    if first > total:
+        raise ValueError(
+            f"{run.checkpoint_file} is of step {first}, and the run has {total} steps; delete it to start the run again"
+        )
+    return first
 
 
 @contextmanager
@@ -156,7 +184,7 @@ def _owned(run: Run, config: Config) -> Iterator[None]:
 def _continued(
     config: Config,
     run: Run,
-    save: Callable[[Any], None],  # of the weights
+    save: Callable[[Mapping[str, Tensor]], None],  # of the weights
     trainer: L.Trainer,
     module: Training,
     stream: Any,  # of batches, each with its step
@@ -178,12 +206,13 @@ def _continued(
             trainer.logger = logger_of(config.logger, config.logger_args, run.path, resume_at)
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
+        state = whole_state(module)
         if trainer.is_global_zero:
-            save(module)
+            save(state)
             run.finish()
     except KeyboardInterrupt:
         said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
-        _say(f"{said} at step {checkpoint_step(run)}", quiet or not trainer.is_global_zero)
+        _say(f"{said} at step {checkpoint_step(run)}", quiet)
         raise
     except (OSError, WorkerError) as error:  # a full disk, most of all
         raise ValueError(
@@ -219,14 +248,17 @@ def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
         warnings.filterwarnings("ignore", message=".*The number of training batches.*")
         warnings.filterwarnings("ignore", message=".*Trying to infer the `batch_size`.*")
         warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+        warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
         try:
             trainer.fit(module, loader)
         except SystemExit:
             raise KeyboardInterrupt from None
         except (RuntimeError, ConnectionError, EOFError) as error:
             if trainer.world_size > 1 and _LOST.search(str(error)):
-                said = f"a rank of devices={trainer.world_size} is gone ({brief(error)})"
+                said = f"a rank of {trainer.world_size} is gone ({brief(error)})"
                 raise WorkerError(said) from error
+            if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise ValueError(f"compile=true: torch.compile failed ({brief(error)}); leave it out") from error
             # seen by the loader itself, or by what fetches a batch from its worker
             if not loader.num_workers or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
                 raise
@@ -239,27 +271,55 @@ def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
         raise KeyboardInterrupt
 
 
-def _trainer(config: Config, run: Run, images: Images | None, keeper: Keeper, quiet: bool) -> L.Trainer:
+def _strategy(config: Config) -> str | Strategy:
+    if config.strategy == "fsdp":
+        return ModelParallelStrategy(config.world, 1, save_distributed_checkpoint=False)
+    return "ddp" if config.world > 1 else "auto"
+
+
+def _trainer(
+    config: Config, run: Run, environment: ClusterEnvironment, images: Images | None, keeper: Keeper, quiet: bool
+) -> L.Trainer:
     callbacks: list[Callback] = [keeper, Watch(config.epochs, config.log_every, shown=not quiet)]
     # before the keeper, whose checkpoint is the last that is written of a step
     if config.knn_every and images is not None:
         callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
-    return L.Trainer(
-        max_epochs=1,  # the stream is every epoch in one
-        accelerator=config.accelerator,
-        devices=config.devices,
-        strategy="ddp" if config.devices > 1 else "auto",
-        precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
-        accumulate_grad_batches=config.accumulate,
-        logger=logger_of(config.logger, config.logger_args, run.path) or False,
-        log_every_n_steps=config.log_every,
-        callbacks=callbacks,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-    )
+    logger = logger_of(config.logger, config.logger_args, run.path) or False
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU.*")  # refused below
+            trainer = L.Trainer(
+                max_epochs=1,  # the stream is every epoch in one
+                accelerator=config.accelerator,
+                devices=config.devices,
+                num_nodes=config.nodes,
+                strategy=_strategy(config),
+                precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
+                sync_batchnorm=config.sync_batchnorm,
+                plugins=[environment],
+                logger=logger,
+                log_every_n_steps=config.log_every,
+                callbacks=callbacks,
+                default_root_dir=run.config_file,  # no folder: on SLURM, Lightning unpickles its hpc_ckpt_*.ckpt
+                enable_checkpointing=False,
+                enable_model_summary=False,
+                enable_progress_bar=False,
+                use_distributed_sampler=False,
+                num_sanity_val_steps=0,
+            )
+    except (MisconfigurationException, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"accelerator={config.accelerator} devices={config.devices} precision={config.precision} "
+            f"strategy={config.strategy}: {error}; accelerator=cpu precision=32-true strategy=auto works everywhere"
+        ) from error
+    if trainer.strategy.root_device.type == "cpu":
+        if config.sync_batchnorm:
+            raise ValueError("sync_batchnorm=true needs GPUs, and this run is on the CPU; leave it out")
+        if config.precision in ("16-mixed", "16"):  # Lightning takes bfloat16 instead
+            raise ValueError(
+                f"precision={config.precision} needs a GPU, and this run is on the CPU; write precision=bf16-mixed"
+            )
+    return trainer
 
 
 def _say(text: str, quiet: bool) -> None:

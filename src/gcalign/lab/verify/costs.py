@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from gcalign.lab import paper
 from gcalign.lab.verify import published
 from gcalign.lab.verify.claims import Case, Draw, RandomBatch, claim
 from gcalign.public import method, solve
+from gcalign.transport import op
 
 CONVERGED, TRUNCATED = (3000, 1e-12), (5, 0.0)  # iterations and tol
 
@@ -117,6 +119,11 @@ class Flops(TorchDispatchMode):
         self.products = 0  # of that, matrix products
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "gcalign":  # one operator for torch; its operations are counted one by one
+            with self, ExitStack() as stack:
+                for key in ("AutogradCPU", "AutogradFunctionality", "ADInplaceOrView"):  # a divergence needs autograd
+                    stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(getattr(torch._C.DispatchKey, key), False))
+                return getattr(op, f"_{func.overloadpacket.__name__}")(*args)
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.removesuffix("_")
         if isinstance(out, Tensor) and not func.is_view and name not in _FREE:
@@ -129,12 +136,17 @@ class Flops(TorchDispatchMode):
         return out
 
 
-def flops(name: str, z1: Tensor, z2: Tensor, **options: Any) -> float:
-    """MFLOP of one forward and backward pass."""
+def counted(name: str, z1: Tensor, z2: Tensor, **options: Any) -> tuple[float, float]:
+    """MFLOP of one forward and backward pass: all, and of these the matrix products."""
     z1, z2 = (z.detach().requires_grad_() for z in (z1, z2))
     with Flops() as counter:
         method(name, **options)(z1, z2).backward()
-    return counter.total / 1e6
+    return counter.total / 1e6, counter.products / 1e6
+
+
+def flops(name: str, z1: Tensor, z2: Tensor, **options: Any) -> float:
+    """MFLOP of one forward and backward pass."""
+    return counted(name, z1, z2, **options)[0]
 
 
 @claim(

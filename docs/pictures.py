@@ -1,0 +1,53 @@
+"""Takes the pictures of the page `report.md` from a report, in Chromium.
+
+gcalign demo && gcalign report runs/demo -o report.html && python docs/pictures.py report.html
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from browser.chromium import Chromium  # noqa: E402  # the tests' own
+
+WIDE = 1000
+PICTURES = {  # name: what is seen, and the select that is set first to an option of this place
+    "accuracy": ("#accuracy .panel:last-of-type", None),
+    "training": ("#curves", None),
+    "views": ("#views", ("views-run", -1)),
+    "map": ("#maps", ("map-kind", -1)),  # UMAP, where it is installed
+    "flow": ("#flow", ("plan-run", 2)),
+    "pairs": ("#suspects", ("plan-run", -1)),
+}
+
+
+def take(page: Path, folder: Path) -> None:
+    """Each picture as a WebP file."""
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as profile, Chromium(Path(profile)) as browser:
+        browser.look(width=WIDE, height=900)
+        browser.open(page)
+        for name, (what, choice) in PICTURES.items():
+            if choice:
+                options = f"document.getElementById({choice[0]!r}).options"
+                browser.pick(f"#{choice[0]}", browser.run(f"[...{options}].at({choice[1]}).value"))
+            box = browser.run(
+                f"(({{x, y, width, height}}) => ({{x: x - 12, y: y + scrollY - 12, width: width + 24, "
+                f"height: Math.min(height, 720) + 24}}))(document.querySelector({what!r}).getBoundingClientRect())"
+            )
+            clip = {**box, "scale": 1}
+            taken = browser.send("Page.captureScreenshot", captureBeyondViewport=True, format="png", clip=clip)["data"]
+            image = Image.open(io.BytesIO(base64.b64decode(taken))).convert("RGB")
+            image.save(folder / f"{name}.webp", quality=84, method=6)
+
+
+if __name__ == "__main__":
+    take(Path(sys.argv[1]), HERE / "report")

@@ -1,0 +1,51 @@
+"""Accuracies of runs with their 95 % intervals: over seeds, or over the test images where there is one seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from scipy import stats
+
+from gcalign.lab.experiments.shown import Entry, names
+from gcalign.lab.experiments.statistics import LEVEL, interval
+from gcalign.lab.report.study import Bar, Bars
+
+
+def bars(runs: Sequence[Entry]) -> list[Bars]:
+    """One panel for each protocol, data set and number of labels; runs that differ only in their seed are one bar."""
+    groups: dict[tuple[str, str], dict[str, dict[int, tuple[Entry, dict[str, Any]]]]] = {}
+    for entry in runs:
+        for line in entry.results:
+            if line["kind"] == "probe" and 0 <= line["accuracy"] <= 1:
+                labels = line.get("labels_used")
+                said = f"{line['protocol']}, {labels:,} labels" if isinstance(labels, int) else line["protocol"]
+                panel = said, str(line.get("data", entry.config.data.name))
+                setting = json.dumps(entry.config.identity | {"seed": None}, sort_keys=True)
+                # the last line of a protocol counts
+                groups.setdefault(panel, {}).setdefault(setting, {})[entry.config.seed] = entry, line
+    return [_panel(panel, list(found.values())) for panel, found in groups.items()]
+
+
+def _panel(panel: tuple[str, str], settings: Sequence[dict[int, tuple[Entry, dict[str, Any]]]]) -> Bars:
+    firsts = [next(iter(by_seed.values()))[0] for by_seed in settings]
+    found = [
+        _bar(name, entry.method, [line for _, line in by_seed.values()])
+        for name, entry, by_seed in zip(names(firsts, seeds=False), firsts, settings, strict=True)
+    ]
+    return Bars(*panel, sorted(found, key=lambda bar: -bar.mean))
+
+
+def _bar(name: str, method: str, lines: Sequence[dict[str, Any]]) -> Bar:
+    values = [float(line["accuracy"]) for line in lines]
+    over_seeds = interval(values)
+    assert over_seeds is not None
+    if len(values) > 1:
+        low, high = max(0.0, over_seeds.low), min(1.0, over_seeds.high)
+        return Bar(name, method, over_seeds.mean, low, high, f"{len(values)} seeds")
+    n = lines[0].get("n_test")
+    if not isinstance(n, int) or n < 1:
+        return Bar(name, method, values[0], None, None, "one seed")
+    found = stats.binomtest(round(values[0] * n), n).proportion_ci(LEVEL, "wilson")
+    return Bar(name, method, values[0], float(found.low), float(found.high), f"one seed, {n:,} test images")

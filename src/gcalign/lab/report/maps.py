@@ -1,0 +1,46 @@
+"""Embeddings in two dimensions: PCA always, UMAP where it is installed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LEAST = 16  # points that UMAP needs
+
+
+def maps(h: Tensor) -> dict[str, Tensor]:  # [n, D] -> name: [n, 2] in [0, 1]
+    """Each map by its name, which says how much of the variance the two directions of PCA hold."""
+    points, share = principal(h)
+    found = {f"PCA ({share:.0%} of the variance)": fitted(points)}
+    if len(h) >= LEAST and (near := neighbourly(h)) is not None:
+        found["UMAP"] = fitted(near)
+    return found
+
+
+def principal(h: Tensor) -> tuple[Tensor, float]:  # [n, D] -> [n, 2], share of the variance
+    """Coordinates along the two directions of most variance; the entry of largest size of each direction is > 0."""
+    centred = (h - h.mean(0)).double()
+    u, s, vt = torch.linalg.svd(centred, full_matrices=False)
+    signs = vt.gather(1, vt.abs().argmax(1, keepdim=True)).sign().flatten()
+    points = (u * s * signs)[:, :2]
+    if points.shape[1] < 2:  # one dimension, or one image
+        points = torch.cat([points, points.new_zeros(len(h), 2 - points.shape[1])], 1)
+    total = float(s.square().sum())
+    return points, float(s[:2].square().sum()) / total if total else 1.0
+
+
+def neighbourly(h: Tensor) -> Tensor | None:  # [n, 2]
+    """UMAP by cosine, the same for the same embeddings; None where `umap-learn` is not installed."""
+    try:
+        from umap import UMAP
+    except ImportError:
+        return None
+    fit = UMAP(n_neighbors=15, metric="cosine", random_state=0, n_jobs=1)
+    return torch.from_numpy(fit.fit_transform(h.numpy())).double()
+
+
+def fitted(points: Tensor) -> Tensor:  # [n, 2]
+    """Into the unit square, both axes by one factor."""
+    low, high = points.min(0).values, points.max(0).values
+    size = float((high - low).max()) or 1.0
+    return 0.5 + (points - (low + high) / 2) / size

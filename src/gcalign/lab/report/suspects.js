@@ -1,0 +1,48 @@
+// The pairs that fit worst: by `gcalign.audit`, or by the plan as it is set on the page.
+
+const CARDS = 24;
+
+function suspects() {
+  const pairing = data.pairings[heat.run.pairing], { n } = pairing, wrong = new Set(pairing.mismatched), { audit } = heat.run;
+  const by = byId("suspects-by");
+  by.closest("label").hidden = !audit;
+  const found = audit && by.value === "audit" ? audited(audit, n) : planned(n), shown = found.ranking.slice(0, CARDS);
+  const said = (labels, k) => `${k} ${classOf(labels, pairing.classes, k)}`.trim();
+  byId("suspects").replaceChildren(...shown.map((k) => {
+    const first = said(pairing.labels, k), second = said(pairing.secondLabels, k), better = found.other(k);
+    return make("li", { class: wrong.has(k) ? "wrong" : null },
+      tile(pairing.first, k, `view 1 of ${first}`), tile(pairing.second, k, `view 2 of ${second}`),
+      make("span", {}, make("b", {}, first === second ? first : `${first} → ${second.split(" ").slice(1).join(" ")}`), make("br"), found.said(k),
+        wrong.has(k) ? make("em", {}, "mismatched") : ""),
+      make("span", { class: "better" }, tile(pairing.second, better, `${said(pairing.secondLabels, better)} fits best of the others`, 36), make("small", {}, "best other")));
+  }));
+  let sentence = `${heat.run.name}. ${found.about}`;
+  if (wrong.size) {
+    let below = 0, right = 0;
+    for (const k of found.ranking) if (wrong.has(k)) below += n - wrong.size - right; else right++;
+    const hit = shown.filter((k) => wrong.has(k)).length;
+    sentence += ` ${wrong.size} of the ${n} pairs were mismatched on purpose; ${hit} of the ${shown.length} shown are such (${((shown.length * wrong.size) / n).toFixed(0)} by chance), and a mismatched pair ranks above a true one in ${percent(below / (wrong.size * (n - wrong.size)))} of cases.`;
+  }
+  byId("suspects-said").textContent = sentence;
+}
+
+function audited(audit, n) {
+  const other = whole(audit.other), probability = halves(audit.probability);
+  return {
+    ranking: Array.from(whole(audit.ranking)),
+    other: (k) => other[k],
+    said: (k) => `wrong: ${percent(probability[k])} `,
+    about: `Expected share of mismatches: ${percent(audit.share)}; ${audit.flagged} of ${n} pairs are more likely wrong than right` +
+      `${audit.auroc === null ? "" : `; expected AUROC ${audit.auroc.toFixed(2)}`}. ε = ${short(audit.eps)} was chosen such that pairs are told best from near misses.`,
+  };
+}
+
+function planned(n) {
+  const { share, log } = heat.plan;
+  return {
+    ranking: Array.from({ length: n }, (_, k) => k).sort((p, q) => share[p] - share[q]),
+    other: (k) => { let best = k === 0 ? 1 : 0; for (let j = 0; j < n; j++) if (j !== k && log[k * n + j] > log[k * n + best]) best = j; return best; },
+    said: (k) => `${percent(share[k])} of its row `,
+    about: `The plan as set above. A plan that knows nothing puts ${percent(1 / n)} of a row on each column.`,
+  };
+}
