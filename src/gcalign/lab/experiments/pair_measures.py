@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.training.pair_runs import load_encoders, pairs_of
-from gcalign.lab.training.pair_use import Retrieved, retrieval, zeroshot
-from gcalign.lab.training.pair_use import Subject as Embedded
+from gcalign.lab.training.pair_use import EmbeddedPairs, Retrieved, retrieval, zeroshot
 
 if TYPE_CHECKING:
     from gcalign.lab.experiments.subject import MeasuredRun
@@ -14,9 +13,9 @@ if TYPE_CHECKING:
 Numbers = list[tuple[str, float, dict[str, Any]]]  # name of the measure, value, about
 
 
-def _embedded(of: MeasuredRun) -> Embedded:
+def _embedded(of: MeasuredRun) -> EmbeddedPairs:
     encoders = load_encoders(of.run, of.config.model.encoders or None)  # named by the command
-    return Embedded(encoders, pairs_of(of.config.data), of.device)
+    return EmbeddedPairs(encoders, pairs_of(of.config.data), of.device)
 
 
 def _about(found: Retrieved) -> dict[str, Any]:
