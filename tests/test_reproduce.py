@@ -348,6 +348,31 @@ def test_a_job_that_fails_or_dies_stops_no_other(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "3", "4"]
 
 
+def _wait(job: Job, scale: registry.Scale, runs: str) -> bool:
+    Path(runs, str(os.getpid())).touch()
+    time.sleep(600)
+    return True
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_command_that_is_killed(tmp_path):
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_reproduce as t\n"
+        f"t.sweep.sweep([t.quick(seed=s) for s in (0, 1)], t.TINY, {str(tmp_path)!r}, workers=2, work=t._wait)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as command:
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        command.kill()
+    workers = [path.name for path in tmp_path.iterdir()]
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert len(workers) == 2
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
 @pytest.mark.slow
 def test_failures_are_reported_with_their_command_and_code_1(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
