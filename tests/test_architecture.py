@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +33,7 @@ STOREYS = [
     ("public",),
     ("__init__",),
     ("lab",),
-    ("lab.words", "lab.limits", "lab.outside", "lab.flags"),
+    ("lab.words", "lab.paper", "lab.limits", "lab.outside", "lab.flags"),
     ("lab.files", "lab.provenance", "lab.terminal"),
     ("lab.commands", "lab.arrays"),
     ("lab.verify",),
@@ -68,13 +70,18 @@ def named(parts: Sequence[str]) -> str:
     return ".".join(parts[: 2 if parts[0] in ("lab", "transport") else 1])
 
 
-def imported_modules(path: Path) -> set[str]:
-    found = set()
+def runtime_tree(path: Path) -> ast.Module:
+    """Without what is imported for type checkers alone, which is no dependency."""
     tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):  # what is imported for type checkers alone is no dependency
+    for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = []
-    for node in ast.walk(tree):
+    return tree
+
+
+def imported_modules(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(runtime_tree(path)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -100,6 +107,47 @@ def test_imports_point_downward(path):
         return  # opens `public` lazily, and nothing else
     for other in imported_modules(path) - {here}:
         assert HEIGHT[other] < HEIGHT[here], f"{here} imports {other}, which stands above it or beside it"
+
+
+def lab_modules() -> dict[str, set[str]]:
+    """Every module of the lab and those of the lab that it imports, inside functions too."""
+    paths = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (PACKAGE / "lab").rglob("*.py")
+    }
+    arrows: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        found = set()
+        for node in ast.walk(runtime_tree(path)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                whole = {f"{node.module}.{alias.name}" for alias in node.names} & paths.keys()
+                found |= whole or {str(node.module)}
+        arrows[name] = (found & paths.keys()) - {name}
+    return arrows
+
+
+def test_no_two_modules_of_the_lab_import_each_other():
+    arrows = lab_modules()
+    for name in ("use", "runs"):  # what is done with images hands pairs of columns on, and lends them its words
+        arrows[f"gcalign.lab.training.pair_{name}"].discard(f"gcalign.lab.training.{name}")
+    order = list(graphlib.TopologicalSorter(arrows).static_order())  # a cycle is an error that names it
+    assert order.index("gcalign.lab.files") < order.index("gcalign.lab.experiments.suite")
+
+
+# two folders that never meet have a class of this name each
+TWICE = {"Named", "Pairs", "Result", "Table"}
+
+
+def test_one_name_is_one_class_in_the_lab():
+    names = Counter(
+        node.name
+        for path in (PACKAGE / "lab").rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, times in names.items() if times > 1} <= TWICE
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))

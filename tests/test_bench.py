@@ -30,7 +30,7 @@ from gcalign.lab.bench import (
 )
 from gcalign.lab.bench.batches import COSINE, cost, eager_info_nce, pairs
 from gcalign.lab.bench.pillow import PillowViews
-from gcalign.lab.bench.table import Target
+from gcalign.lab.bench.table import BenchTarget
 from gcalign.lab.data.views import make_views
 from gcalign.methods import method
 
@@ -90,7 +90,7 @@ def test_the_baseline_is_our_ince_and_partners_have_the_cosine_that_is_stated():
 
 
 def test_a_target_is_met_missed_or_not_measured():
-    met = [Target("", rule, 2, value).met for rule in "≤≥" for value in (1, 2, 3, None)]
+    met = [BenchTarget("", rule, 2, value).met for rule in "≤≥" for value in (1, 2, 3, None)]
     assert met == [True, True, False, None, False, True, True, None]
 
 

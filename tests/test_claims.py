@@ -8,11 +8,13 @@ import math
 import pytest
 
 from gcalign import cli
-from gcalign.lab.experiments import claims, paper, planned_claims, printed, records
-from gcalign.lab.experiments.judges import Results, Verdict
+from gcalign.lab import paper
+from gcalign.lab.experiments import claims, planned_claims, printed, records
+from gcalign.lab.experiments.columns import EXTREME, NEW_COMBINE, Column
 from gcalign.lab.experiments.ledger import LEDGER, OWN
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.statistics import contrast
+from gcalign.lab.experiments.verdicts import Results, Verdict
 
 
 def table(*, column="standard", **values) -> list[Record]:
@@ -67,7 +69,7 @@ def test_where_the_paper_has_a_loss_a_loss_is_what_holds():
     down = [
         Record("table1", "small", "cifar10c", x, {"method": m, "data": "cifar10", "setting": s}, seed)
         for m, by in {"ince": NEAR, "gca-ince": (0.48, 0.49, 0.501)}.items()
-        for s in paper.EXTREME
+        for s in EXTREME
         for seed, x in enumerate(by)
     ]
     assert verdict("Δ GCA-INCE, CIFAR-10C (Ex)", results("table1", down)).word == "held"
@@ -130,7 +132,7 @@ def test_best_is_not_beaten_by_the_one_of_many_rivals_that_chance_puts_ahead():
         return verdict("GCA-UOT best", results("table1", table(gca_uot=tuple(base.values()), **values)))
 
     column = results("table1", table(gca_uot=tuple(base.values()), **ahead)).of("table1")
-    alone = contrast({m: paper.NEW_COMBINE[0].ours(column, m) for m in paper.METHODS}, {"iot": 1, "gca-uot": -1})
+    alone = contrast({m: NEW_COMBINE[0].ours(column, m) for m in paper.METHODS}, {"iot": 1, "gca-uot": -1})
     assert alone.pooled.p() < 0.05  # one comparison would be enough
     assert found(ahead).word == "not shown"  # one of eight is not
     assert found(rivals | {"iot": tuple(x + 0.02 for x in rivals["iot"])}).word == "failed"
@@ -361,10 +363,10 @@ def test_the_papers_sentences_are_held_against_its_own_tables():
     assert "SimCLR, CIFAR-10: 92.07 ± 0.90, in the appendix 92.16 ± 0.16" in found["standard"].ours
 
 
-def columns(**means) -> tuple[paper.Column, ...]:
+def columns(**means) -> tuple[Column, ...]:
     """Two columns of a table, CIFAR-10 and SVHN, with 50 ± 1 for whom nothing is said."""
     return tuple(
-        paper.Column(
+        Column(
             *(name, name.lower(), "accuracy", ("standard",), "Standard"),
             mean=tuple(means.get(m.replace("-", "_"), (50.0, 50.0))[k] for m in paper.METHODS),
             std=(1.0,) * len(paper.METHODS),
@@ -417,7 +419,7 @@ def test_a_claim_that_stands_alone_may_fall_in_its_family():
         values = base | {"gca-ince": tuple(x + gain for x in base["ince"])}
         every = [
             r
-            for setting in ("standard", *paper.EXTREME)
+            for setting in ("standard", *EXTREME)
             for r in table(column=setting, **{m.replace("-", "_"): v for m, v in values.items()})
         ]
         return results("table1", every)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gcalign.lab.experiments import claims, records, registry, suite
-from gcalign.lab.experiments.jobs import METHODS
+from gcalign.lab.paper import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs"
 SMALL = DOCS / "results" / "small"

@@ -16,9 +16,7 @@ from matplotlib.figure import Figure
 import gcalign
 from gcalign.lab.experiments.figures import (
     accuracy,
-    extreme,
     geometry,
-    mismatch,
     paired,
     plans,
     style,
@@ -189,11 +187,11 @@ WHOLE = {
     "fig-align-uniform": (geometry.fig_align_uniform, align_uniform),
     "fig-prox": (geometry.fig_prox, list),
     "fig-same-eps": (paired.fig_same_eps, same_eps),
-    "fig-extreme": (extreme.fig_extreme, extreme_views),
+    "fig-extreme": (paired.fig_extreme, extreme_views),
     "fig-targets": (target_figures.fig_targets, target_plans),
     "fig-targets-window": (target_figures.fig_targets_window, windows),
-    "fig-mismatch": (mismatch.fig_mismatch, mismatched),
-    "fig-mismatch-lambda": (mismatch.fig_mismatch_lambda, relaxed),
+    "fig-mismatch": (paired.fig_mismatch, mismatched),
+    "fig-mismatch-lambda": (paired.fig_mismatch_lambda, relaxed),
 }
 PARTIAL = {
     "noise without InfoNCE": (accuracy.fig_noise, lambda: noise(("gca-uot",), (0,))),
@@ -214,9 +212,9 @@ PARTIAL = {
         paired.fig_same_eps,
         lambda: [r for r in same_eps() if r.measure == "linear-fast"],
     ),
-    "extreme views without InfoNCE": (extreme.fig_extreme, lambda: extreme_views(("gca-uot", "rince"), (0,))),
-    "one extreme view": (extreme.fig_extreme, lambda: extreme_views(views=("C2",))),
-    "mismatched pairs without InfoNCE": (mismatch.fig_mismatch, lambda: mismatched(("gca-uot",), (0,))),
+    "extreme views without InfoNCE": (paired.fig_extreme, lambda: extreme_views(("gca-uot", "rince"), (0,))),
+    "one extreme view": (paired.fig_extreme, lambda: extreme_views(views=("C2",))),
+    "mismatched pairs without InfoNCE": (paired.fig_mismatch, lambda: mismatched(("gca-uot",), (0,))),
     "targets without their lines": (target_figures.fig_targets, lambda: target_plans((0,), ())),
     "targets without class accuracy": (
         target_figures.fig_targets,
@@ -323,7 +321,7 @@ def test_noise_shows_means_and_paired_differences(drawn):
 def test_extreme_views_show_each_view_their_mean_and_paired_differences(drawn):
     records = extreme_views()
     records.remove(next(r for r in records if (r.labels["method"], r.labels["setting"], r.seed) == ("ince", "C3", 2)))
-    (figure,) = drawn(extreme.fig_extreme, records)
+    (figure,) = drawn(paired.fig_extreme, records)
     left, right, *_ = figure.axes
     handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
     assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([45, 49, 53, 49])
@@ -449,7 +447,8 @@ def test_operations_are_those_of_the_products_and_a_little_more():
 
 @pytest.mark.slow
 def test_times_are_paired_by_round(monkeypatch, tmp_path):
-    from gcalign.lab.experiments import costs, paper
+    from gcalign.lab import paper
+    from gcalign.lab.experiments import costs
     from gcalign.lab.experiments.scales import scaled
 
     monkeypatch.setattr(paper, "METHODS", ("ince", "byol"))

@@ -11,9 +11,9 @@ from gcalign.lab.data import sources
 from gcalign.lab.data.catalogue import find
 from gcalign.lab.data.images import InMemory
 from gcalign.lab.experiments import registry, search, subject, suite, sweep
-from gcalign.lab.experiments.jobs import METHODS
 from gcalign.lab.experiments.scales import SCALES, joined
 from gcalign.lab.models import encoder
+from gcalign.lab.paper import METHODS
 from gcalign.lab.training.module import Pretraining
 
 SIZES = {"cifar10": 32, "cifar100": 32, "svhn": 32, "imagenet100": 224, "pacs": 224}

@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 
 from gcalign.lab.experiments import claims
-from gcalign.lab.experiments.judges import Results, Verdict
 from gcalign.lab.experiments.ledger import LEDGER
 from gcalign.lab.experiments.planned_claims import MISMATCH, PLANNED, SECTIONS, TARGETS, VIEWS, seeds
 from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.verdicts import Results, Verdict
 
 
 def verdict(label: str, found: Results) -> Verdict:

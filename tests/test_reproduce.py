@@ -16,14 +16,15 @@ import pytest
 import torch
 
 from gcalign.cli import main
-from gcalign.lab import files
+from gcalign.lab import files, paper
 from gcalign.lab.evaluation import domain_probe, extract
-from gcalign.lab.experiments import launch, measures, paper, planned, records, registry, search, subject, suite, sweep
+from gcalign.lab.experiments import launch, measures, records, registry, search, subject, suite, sweep
 from gcalign.lab.experiments.archive import Archive
-from gcalign.lab.experiments.jobs import ALPHA_BETA, DOMAINS, EXTENDED, METHODS
+from gcalign.lab.experiments.jobs import ALPHA_BETA, DOMAINS, EXTENDED, LINES
 from gcalign.lab.experiments.registry import Job
 from gcalign.lab.experiments.scales import SCALES, joined, scaled
 from gcalign.lab.models import encoder
+from gcalign.lab.paper import METHODS
 from gcalign.lab.training.config import Data
 from gcalign.lab.training.owner import BusyError, owned, owner_of
 
@@ -179,7 +180,7 @@ def test_scouts_of_every_setting_run(tmp_path):
 
 def test_a_run_is_measured_beside_the_weights_it_started_from_and_those_that_domains_make(tmp_path):
     words = (*QUICK, "method=gca-ince", "target.name=blocks", "target.alpha=0.0", "epochs=1", "seed=3")
-    job = Job({"alpha": 0.0}, words, (*DOMAINS, *planned.LINES), 3)
+    job = Job({"alpha": 0.0}, words, (*DOMAINS, *LINES), 3)
     assert sweep.do(job, TINY, str(tmp_path))
     found = {r.measure: r for r in sweep.records_of("fig-targets", job, TINY, str(tmp_path))}
     assert set(found) == set(job.measures)
@@ -199,7 +200,6 @@ def test_a_run_is_measured_beside_the_weights_it_started_from_and_those_that_dom
 
 
 def test_the_methods_are_the_papers_in_its_order():
-    assert METHODS == paper.METHODS  # which is not light to import
     assert set(EXTENDED) == {method for pair in paper.PAIRS for method in pair}
 
 
@@ -348,10 +348,35 @@ def test_a_job_that_fails_or_dies_stops_no_other(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "3", "4"]
 
 
+def _wait(job: Job, scale: registry.Scale, runs: str) -> bool:
+    Path(runs, str(os.getpid())).touch()
+    time.sleep(600)
+    return True
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_command_that_is_killed(tmp_path):
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_reproduce as t\n"
+        f"t.sweep.sweep([t.quick(seed=s) for s in (0, 1)], t.TINY, {str(tmp_path)!r}, workers=2, work=t._wait)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as command:
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        command.kill()
+    workers = [path.name for path in tmp_path.iterdir()]
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert len(workers) == 2
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
 @pytest.mark.slow
 def test_failures_are_reported_with_their_command_and_code_1(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    broken = Job({"method": "ince"}, ("method=ince", *QUICK, "optimizer.lr=1e30", "epochs=1", "seed=0"), ("knn",), 0)
+    broken = Job({"method": "ince"}, ("method=ince", *QUICK, "batch_size=4096", "epochs=1", "seed=0"), ("knn",), 0)
     monkeypatch.setitem(
         registry._REGISTRY, "fig-plans", dataclasses.replace(registry.named("fig-plans"), jobs=lambda s, c: [broken])
     )

@@ -10,9 +10,10 @@ import pytest
 from scipy import stats
 
 import gcalign
-from gcalign.lab.experiments import paper, records, statistics, tables
+from gcalign.lab import paper
+from gcalign.lab.experiments import columns, records, statistics, tables
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments.sheets import Sheet
 
 
 def record(value, method="ince", seed=0, measure="linear-fast", setting="standard", data="cifar10", **more):
@@ -195,16 +196,16 @@ def test_latex_has_booktabs_groups_marks_and_no_bare_specials(tmp_path):
 
 def test_the_extreme_column_is_the_mean_of_three_settings_seed_by_seed():
     values = [record(x, "ince", seed, setting=s) for s, x in (("C1", 0.3), ("C2", 0.4), ("C3", 0.8)) for seed in (0, 1)]
-    column = next(c for c in paper.NEW_COMBINE if c.name == "CIFAR-10 (Ex)")
+    column = next(c for c in columns.NEW_COMBINE if c.name == "CIFAR-10 (Ex)")
     assert column.ours(values, "ince") == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
     assert column.ours(values[:-1], "ince") == {0: pytest.approx(0.5)}
 
 
 def test_a_difference_is_marked_only_where_its_interval_excludes_zero():
-    assert tables.delta(statistics.Difference(0.02, 0.01, 0.03, 3)).text == "+2.00 [+1.00, +3.00] ▲"
-    assert tables.delta(statistics.Difference(-0.02, -0.03, -0.01, 3)).text == "−2.00 [−3.00, −1.00] ▼"
-    assert tables.delta(statistics.Difference(0.02, -0.01, 0.05, 3)).text == "+2.00 [−1.00, +5.00]"
-    assert tables.delta(statistics.Difference(0.02, -math.inf, math.inf, 1)).text == "+2.00"
+    assert tables.delta(statistics.Difference(0.02, 0.01, 0.03, 3)) == "+2.00 [+1.00, +3.00] ▲"
+    assert tables.delta(statistics.Difference(-0.02, -0.03, -0.01, 3)) == "−2.00 [−3.00, −1.00] ▼"
+    assert tables.delta(statistics.Difference(0.02, -0.01, 0.05, 3)) == "+2.00 [−1.00, +5.00]"
+    assert tables.delta(statistics.Difference(0.02, -math.inf, math.inf, 1)) == "+2.00"
 
 
 def test_one_seed_has_no_spread_and_no_interval(tmp_path):
@@ -266,7 +267,7 @@ def test_flops_stand_beside_the_papers(tmp_path):
 
 
 def test_cells_escape_what_markdown_and_latex_would_read():
-    sheet = Sheet("x", ["a|b"], [[Cell("1 * 2 | 3 % of x_y")]], ["`a_b` & c"])
+    sheet = Sheet("x", ["a|b"], [["1 * 2 | 3 % of x_y"]], ["`a_b` & c"])
     assert r"| 1 \* 2 \| 3 % of x_y |" in sheet.markdown()
     assert r"1 * 2 | 3 \% of x\_y \\" in sheet.tex()
     assert r"\texttt{a\_b} \& c" in sheet.tex()
@@ -280,7 +281,7 @@ def test_the_papers_numbers_are_those_of_its_text():
     if source is None:
         pytest.skip("the paper's text is not here")
     text = source.read_text().replace("{\\footnotesize ", "").replace(" ", "")
-    for column in (*paper.NEW_COMBINE, *paper.CIFAR10, *paper.CIFAR100, *paper.CIFAR10C):
+    for column in (*columns.NEW_COMBINE, *columns.CIFAR10, *columns.CIFAR100, *columns.CIFAR10C):
         assert len(column.mean) == len(column.std) == len(paper.METHODS)
         for mean, std in zip(column.mean, column.std, strict=True):
             assert f"{mean:.2f}±{std:.2f}" in text, (column.name, mean, std)

@@ -71,6 +71,14 @@ def read(path: Path, name: str = "TEXT_BYTES") -> bytes:
         return file.read()
 
 
+def writable(option: str, path: str) -> Path:
+    """The path, if a file can be put there: better known before the run than after it."""
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir():
+        raise ValueError(f"{option}={path} must be a file in a directory that exists; create {target.parent}")
+    return target
+
+
 def to_json_line(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, sort_keys=True) + "\n"
 

@@ -76,6 +76,13 @@ def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
     print(f"gcalign: warning: {printable(message)}", file=sys.stderr)
 
 
+def console(width: int) -> Console:
+    """For standard output; where that is no terminal, of this width."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else width)
+
+
 def fitting(table: Table, console: Console) -> RenderableType:
     """The table; in a terminal that is too narrow for it, its rows one below the other, `heading: value` to a line."""
     from rich.console import Group

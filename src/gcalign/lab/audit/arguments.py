@@ -6,11 +6,6 @@ import argparse
 import math
 from collections.abc import Callable
 
-WARNING = (
-    "The embeddings must not come from a model trained on these very pairs: it has learnt the wrong pairs "
-    "too. Use another model, or audit the run itself with run=…, which trains on the other pairs of each fold."
-)
-
 
 def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], None]:
     """Add the arguments; return what runs on them."""

@@ -18,12 +18,16 @@ from gcalign.auditing.result import Audit
 from gcalign.errors import count
 from gcalign.lab import files
 from gcalign.lab.audit import inputs
-from gcalign.lab.audit.arguments import WARNING
 from gcalign.lab.audit.outputs import TABLES, checked, write_table, write_weights
+
+WARNING = (
+    "The embeddings must not come from a model trained on these very pairs: it has learnt the wrong pairs "
+    "too. Use another model, or audit the run itself with run=…, which trains on the other pairs of each fold."
+)
 
 
 @dataclass(frozen=True)
-class Subject:
+class AuditedPairs:
     """Pairs to audit, with what is known of them."""
 
     title: str
@@ -63,7 +67,7 @@ def audit(args: argparse.Namespace) -> None:
             print(f"written: {path}")
 
 
-def _of_files(args: argparse.Namespace) -> Subject:
+def _of_files(args: argparse.Namespace) -> AuditedPairs:
     given = args.overrides
     if len(given) != 2:
         raise ValueError(
@@ -76,7 +80,7 @@ def _of_files(args: argparse.Namespace) -> Subject:
             f"{given[0]} has {n} rows and {given[1]} has {len(b)}; row i of both must be one pair: give files of the "
             "same length"
         )
-    return Subject(
+    return AuditedPairs(
         title=f"Pairs of {Path(given[0]).name} and {Path(given[1]).name}",
         a=a,
         b=b,
@@ -97,8 +101,8 @@ def _named(said: str, inputs: Sequence[str]) -> str:
     return said
 
 
-def _of_run(args: argparse.Namespace, shown: bool) -> Subject:
-    from gcalign.lab.audit.crossfit import crossfitted
+def _of_run(args: argparse.Namespace, shown: bool) -> AuditedPairs:
+    from gcalign.lab.audit.of_run import crossfitted
 
     for name in ("ids", "show_a", "show_b"):
         if getattr(args, name) is not None:
@@ -106,7 +110,7 @@ def _of_run(args: argparse.Namespace, shown: bool) -> Subject:
     words = args.overrides if args.folds is None else [*args.overrides, f"folds={args.folds}"]
     found = crossfitted(words, progress=shown)
     note = f"Cross-fitted: each of {found.folds_made} folds was embedded by a model that never saw its pairs."
-    return Subject(
+    return AuditedPairs(
         title=found.title,
         a=found.a,
         b=found.b,
@@ -131,7 +135,9 @@ def _known(found: Audit, wrong: torch.Tensor) -> str:
     )
 
 
-def _write(found: Audit, subject: Subject, table: Path, page: Path | None, weights: Path | None, worst: int) -> None:
+def _write(
+    found: Audit, subject: AuditedPairs, table: Path, page: Path | None, weights: Path | None, worst: int
+) -> None:
     """All files, each whole or not at all; the page is made before the first of them is written."""
     text = None
     if page is not None:

@@ -11,18 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcalign.errors import count
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.views import make_views
 from gcalign.lab.models import Factory
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.training.config import Config
-from gcalign.lab.training.runs import Run, factory_of, load_whole
+from gcalign.lab.training.runs import Run, load_whole
 from gcalign.lab.training.stream import mismatched, seed_of
 from gcalign.lab.training.train import images_of, train
-from gcalign.lab.training.use import check_trusted, words
 
-FOLDS, VIEWS = 5, 4
 CHUNK = 500  # images embedded at once
 
 
@@ -60,40 +57,6 @@ class _Shown(Sequence[Any]):
     def __getitem__(self, k: Any) -> Any:  # [H, W, 3] uint8
         pixels = self.pool.get(self.shown[k : k + 1])[0]
         return pixels.expand(3, *pixels.shape[1:]).permute(1, 2, 0).numpy()
-
-
-def crossfitted(overrides: Sequence[str], *, progress: bool = False) -> CrossFitted:
-    """`run=… folds=5 views=4 data.root=…`: train on the other folds, embed each. Finished folds are not done again."""
-    given = words(overrides, ("run", "encoder", "folds", "views", "data", "data.root"), ("run",))
-    numbers = {}
-    for key, default in (("folds", FOLDS), ("views", VIEWS)):
-        text = given.get(key, str(default))
-        if not text.isdecimal():
-            raise ValueError(f"{key}={text!r} must be a whole number; {default} is the default")
-        numbers[key] = count(key, int(text), f"{default} is the default", least=2 if key == "folds" else 1)
-    run = Run.at(given["run"])
-    config = run.config()
-    if config.pairs.noise and not config.pairs.fixed and not config.data.paired:
-        raise ValueError(
-            f"{run.path} mismatches other pairs in each step (pairs.noise={config.pairs.noise:g}), so it has "
-            "no pairs to audit; train it with pairs.fixed=true"
-        )
-    if given.get("data", config.data.name) != config.data.name:
-        raise ValueError(
-            f"data={given['data']} is not the data of {run.path}, which is {config.data.name}; leave it out"
-        )
-    check_trusted(run, config.data, given)
-    if "data.root" in given:
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=given["data.root"]))
-    # nothing of the run's own watching: a logger can be a name to be imported
-    config = dataclasses.replace(config, logger="none", logger_args={}, wait=False)
-    config.check()
-    if config.data.paired:
-        from gcalign.lab.audit.crossfit_pairs import crossfit_pairs
-
-        return crossfit_pairs(config, run, folds=numbers["folds"], encoder=given.get("encoder"), progress=progress)
-    encoder = factory_of(config.model.encoder, given.get("encoder"), f"run={run.path}")
-    return crossfit(config, run, **numbers, encoder=encoder, progress=progress)
 
 
 def crossfit(

@@ -53,7 +53,7 @@ class Emoji:
         return Emoji(self.pictures, self.names[partners], self.family)
 
 
-class Model:
+class EmojiModel:
     """An encoder of each side, trained with a method both ways; with InfoNCE this is CLIP."""
 
     def __init__(self, pairs: Emoji, name: str, seed: int, weights: Tensor | None = None) -> None:
@@ -86,7 +86,7 @@ def crossfitted(pairs: Emoji, name: str, seed: int) -> tuple[Tensor, Tensor, Ten
     a, b = torch.empty(len(pairs), WIDTH), torch.empty(len(pairs), WIDTH)
     for k in range(FOLDS):
         here = fold == k
-        a[here], b[here] = Model(pairs.take(~here), name, seed).embed(pairs.take(here))
+        a[here], b[here] = EmojiModel(pairs.take(~here), name, seed).embed(pairs.take(here))
     return a, b, fold
 
 

@@ -13,7 +13,7 @@ from gcalign.auditing.plans import BATCH, LARGE, WHOLE
 from gcalign.lab.audit.cells import gaussians, mismatch
 from gcalign.lab.bench import table
 from gcalign.lab.bench.probe import peak, reset_peak
-from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
 from gcalign.lab.bench.timing import Progress, timed
 
 SHARE, RANK = 0.1, 32
@@ -31,7 +31,7 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-def bench_audit(*, n: Sequence[int], dim: int, seed: int, progress: Progress) -> Result:
+def bench_audit(*, n: Sequence[int], dim: int, seed: int, progress: Progress) -> BenchResult:
     """Audit Gaussian clusters of each size, a tenth of the pairs mismatched, in every way that fits in memory."""
     cells = [(size, kind, name, options) for size in n for kind in KINDS for name, options in _ways(size)]
     rows: list[Row] = []
@@ -51,16 +51,16 @@ def bench_audit(*, n: Sequence[int], dim: int, seed: int, progress: Progress) ->
         same = [r for r in rows if (r["n"], r["wrong"]) == (row["n"], row["wrong"]) and r["name"] != "cosine"]
         row["loss"] = max(r["auroc"] for r in same) - row["auroc"]
     targets = [
-        Target(f"{row['name']}, {row['n']:,} pairs, extra MB", "≤", 8000, row["megabytes"])
+        BenchTarget(f"{row['name']}, {row['n']:,} pairs, extra MB", "≤", 8000, row["megabytes"])
         for row in rows
         if row["n"] >= 100_000 and row["wrong"] == KINDS[0] and row["name"] != "cosine"
     ]
     title = f"Gaussian clusters with hubs, {SHARE:.0%} of the pairs mismatched, one run each"
-    return Result(
+    return BenchResult(
         "audit",
         "gcalign.audit(a, b); extra memory is the peak resident size during the call less the size just before",
         {"n": list(n), "dim": dim, "rank": RANK, "seed": seed, "share": SHARE},
-        [Sheet("audit", title, COLUMNS, rows)],
+        [BenchTable("audit", title, COLUMNS, rows)],
         targets,
     )
 

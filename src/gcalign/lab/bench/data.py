@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from gcalign.lab.bench import table
 from gcalign.lab.bench.losses import backward
 from gcalign.lab.bench.pillow import PillowViews
-from gcalign.lab.bench.table import Column, Result, Row, Sheet
+from gcalign.lab.bench.table import BenchResult, BenchTable, Column, Row
 from gcalign.lab.bench.timing import Progress, interleaved, median_seconds, threads
 from gcalign.lab.data.views import make_views
 from gcalign.lab.models import encoder, projector
@@ -74,7 +74,7 @@ def step_shares(batch: int = 64, repeats: int = 3) -> dict[str, float]:
     return found
 
 
-def bench_data(*, repeats: int, progress: Progress, images: int = 2048, batch: int = 64) -> Result:
+def bench_data(*, repeats: int, progress: Progress, images: int = 2048, batch: int = 64) -> BenchResult:
     """Measure the views and a step."""
     workers = torch.get_num_threads()
     jobs: dict[str, Callable[[], dict[str, float]]] = {
@@ -92,12 +92,12 @@ def bench_data(*, repeats: int, progress: Progress, images: int = 2048, batch: i
     for name, seconds in step.items():
         whole = None if name in ("network", "data") else (base - step["ince"] + seconds) / base
         parts.append({"name": name, "seconds": seconds, "share": seconds / base, "step": whole})
-    return Result(
+    return BenchResult(
         "data",
         f"C0 views of 32×32 images; a ResNet-18 step (CIFAR stem) on {batch} pairs of them; medians",
         {"images": images, "batch": batch, "repeats": repeats, "workers": workers},
         [
-            Sheet("views", "C0 views of 32×32 images", VIEWS_COLUMNS, made),
-            Sheet("step", f"ResNet-18 step, {batch} pairs of 32×32", STEP_COLUMNS, parts),
+            BenchTable("views", "C0 views of 32×32 images", VIEWS_COLUMNS, made),
+            BenchTable("step", f"ResNet-18 step, {batch} pairs of 32×32", STEP_COLUMNS, parts),
         ],
     )

@@ -16,7 +16,7 @@ from torch.multiprocessing.spawn import spawn
 from gcalign.lab.bench import losses, table
 from gcalign.lab.bench.batches import WORDS, pairs
 from gcalign.lab.bench.probe import peak, reset_peak
-from gcalign.lab.bench.table import Column, Result, Row, Sheet
+from gcalign.lab.bench.table import BenchResult, BenchTable, Column, Row
 from gcalign.lab.bench.timing import Progress, Times, timed
 from gcalign.methods import method
 
@@ -39,7 +39,7 @@ COLUMNS: tuple[Column, ...] = (
 
 def bench_distributed(
     *, ranks: Sequence[int], n: int, dim: int, eps: float, repeats: int, seed: int, progress: Progress
-) -> Result:
+) -> BenchResult:
     """Time the joined batch of n pairs on each number of processes, one thread each."""
     if not (dist.is_available() and dist.is_gloo_available()):
         raise ValueError("this torch has no gloo, which `bench distributed` runs on; install a build that has")
@@ -57,13 +57,13 @@ def bench_distributed(
         one = next(other for other in rows if other["name"] == row["name"] and other["ranks"] == 1)
         row["against_one"] = row["seconds"] / one["seconds"]
         row["loss_error"] = abs(row["loss"] - one["loss"]) / abs(one["loss"])
-    return Result(
+    return BenchResult(
         "distributed",
         f"forward plus backward of one joined batch of n = {n}, {WORDS}, D = {dim}, ε = {eps:g}, "
         f"tol = {losses.TOL:g} of ‖P − T‖₁; gloo on this machine, one thread a process; the slowest rank of each "
         "run, medians; memory and collectives of the rank with most, counted in one forward plus backward",
         {"n": n, "dim": dim, "eps": eps, "ranks": worlds, "repeats": repeats, "seed": seed},
-        [Sheet("distributed", f"joined batch of {n:,} pairs", COLUMNS, rows)],
+        [BenchTable("distributed", f"joined batch of {n:,} pairs", COLUMNS, rows)],
         notes=["more processes than cores take turns: the table then shows overhead, not speed"],
     )
 

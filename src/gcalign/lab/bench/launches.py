@@ -17,8 +17,9 @@ from torch.autograd.profiler import profile
 from gcalign.alignment import Alignment
 from gcalign.lab.bench import estimate, table
 from gcalign.lab.bench.batches import WORDS, eager_info_nce, pairs
-from gcalign.lab.bench.losses import EAGER, Loss, backward
-from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.losses import EAGER, backward
+from gcalign.lab.bench.peers import Loss
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
 from gcalign.lab.bench.timing import Progress
 from gcalign.methods import method
 from gcalign.plan import Plan
@@ -68,7 +69,7 @@ class Launches(NamedTuple):
 
 def bench_launches(
     *, n: Sequence[int], dim: int, eps: Sequence[float], iterations: int, seed: int, progress: Progress
-) -> Result:
+) -> BenchResult:
     """Count every loss at every n and ε."""
     rows: list[Row] = []
     for size, e in progress.over(list(product(n, eps)), lambda cell: f"n = {cell[0]}, ε = {cell[1]:g}"):
@@ -80,14 +81,14 @@ def bench_launches(
             eager = rows[-1 - list(losses).index(name)]
             rows[-1]["against_eager"] = rows[-1]["operations"] / eager["operations"]
             rows[-1]["estimate_against_eager"] = rows[-1]["estimate"] / eager["estimate"]
-    return Result(
+    return BenchResult(
         "launches",
         f"torch operations and host waits of one forward and backward pass, {WORDS}, D = {dim}, at most {iterations} "
         "iterations; by the profiler, inside gcalign's operator too, with blocks as large as on a GPU",
         {"n": list(n), "dim": dim, "eps": list(eps), "iterations": iterations, "seed": seed},
         [
-            Sheet("launches", "operations and waits of one step", COLUMNS, rows),
-            Sheet("estimate", f"the same on paper: {estimate.WORDS}", estimate.COLUMNS, rows),
+            BenchTable("launches", "operations and waits of one step", COLUMNS, rows),
+            BenchTable("estimate", f"the same on paper: {estimate.WORDS}", estimate.COLUMNS, rows),
         ],
         _goals(rows, iterations),
         ["views and allocations are no operations; nothing was run on a GPU"],
@@ -162,12 +163,12 @@ def _as_on_a_gpu() -> Iterator[None]:
         yield
 
 
-def _goals(rows: Sequence[Row], iterations: int) -> list[Target]:
+def _goals(rows: Sequence[Row], iterations: int) -> list[BenchTarget]:
     by = {(row["n"], row["dim"], row["eps"], row["name"]): row for row in rows}
     targets = []
     for n, dim, eps, name, operations, waits in GOALS:
         row = by.get((n, dim, eps, name)) if iterations == 10 else None
         for what, most in (("operations", operations), ("waits", waits)):
             value = None if row is None else row[what]
-            targets.append(Target(f"{name}, n = {n}, D = {dim}, ε = {eps:g}, {what}", "≤", most, value))
+            targets.append(BenchTarget(f"{name}, n = {n}, D = {dim}, ε = {eps:g}, {what}", "≤", most, value))
     return targets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -14,12 +14,12 @@ from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Hard, Rows
 from gcalign.lab.bench import limits, peers, table
 from gcalign.lab.bench.batches import WORDS, eager_info_nce, pairs
-from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.peers import Loss
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
 from gcalign.lab.bench.timing import Progress, interleaved
 from gcalign.methods import method
 from gcalign.plan import Plan
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 EAGER, INCE, GCA_INCE, GCA_UOT = "eager InfoNCE", "INCE", "GCA-INCE", "GCA-UOT"
 GCA_RINCE = "GCA-RINCE, truncated at 10"
 FEW = {called: f"{called}, at most 10" for called in (GCA_INCE, GCA_UOT)}  # iterations, the default
@@ -72,7 +72,7 @@ COLUMNS: tuple[Column, ...] = (
 
 def bench_losses(
     *, n: Sequence[int], dim: Sequence[int], eps: Sequence[float], repeats: int, seed: int, progress: Progress
-) -> Result:
+) -> BenchResult:
     """Time every loss at every n, D and ε."""
     rows: list[Row] = []
     cells = list(product(n, dim, eps))
@@ -85,14 +85,16 @@ def bench_losses(
         for p in peers.LOSSES
         if p.peer.installed and any(size > p.largest for size in n)
     ]
-    return Result(
+    return BenchResult(
         "losses",
         f"forward plus backward to the embeddings, {WORDS}, exact gradients, tol = {TOL:g} of ‖P − T‖₁; medians, "
         "contestants taking turns",
         {"n": list(n), "dim": list(dim), "eps": list(eps), "repeats": repeats, "seed": seed, "tol": TOL},
         [
-            Sheet("losses", "losses against eager InfoNCE", COLUMNS, rows),
-            Sheet("limits", "what the machine allows", limits.COLUMNS, [r for x in allowed.values() for r in x.rows()]),
+            BenchTable("losses", "losses against eager InfoNCE", COLUMNS, rows),
+            BenchTable(
+                "limits", "what the machine allows", limits.COLUMNS, [r for x in allowed.values() for r in x.rows()]
+            ),
         ],
         _targets(rows),
         notes,
@@ -151,11 +153,11 @@ def _distance(plan: Plan) -> Tensor:
     return (1 - p).abs().sum() + plan.mass - p.sum()
 
 
-def _targets(rows: Sequence[Row]) -> list[Target]:
+def _targets(rows: Sequence[Row]) -> list[BenchTarget]:
     by = {(row["n"], row["dim"], row["eps"], row["name"]): row for row in rows}
     targets = []
     for n, dim, eps, name, baseline, most in TARGETS:
         row = by.get((n, dim, eps, name))
         value = None if row is None else row["against_eager" if baseline == EAGER else "against_ince"]
-        targets.append(Target(f"{name} / {baseline}, n = {n}, D = {dim}, ε = {eps:g}", "≤", most, value))
+        targets.append(BenchTarget(f"{name} / {baseline}, n = {n}, D = {dim}, ε = {eps:g}", "≤", most, value))
     return targets

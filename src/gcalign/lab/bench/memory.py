@@ -10,7 +10,7 @@ import torch
 from gcalign.lab.bench import losses, table
 from gcalign.lab.bench.batches import WORDS
 from gcalign.lab.bench.probe import METHOD, probed
-from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
 from gcalign.lab.bench.timing import Progress
 from gcalign.methods import options
 
@@ -48,7 +48,7 @@ def bench_memory(
     seed: int,
     names: Sequence[str] | None = None,
     progress: Progress,
-) -> Result:
+) -> BenchResult:
     """Measure each loss of `names` (all, where None) dense at every n, and streaming at every n of `large`."""
     every = {losses.EAGER: (None, {}), **losses.OURS}
     chosen = {name: every[name] for name in names or every}
@@ -59,11 +59,11 @@ def bench_memory(
         found = probed({"method": called, "options": chosen_options, "n": size, **common})
         dense.append(_row(name, size, eps, found) | {"matrices": found["extra_bytes"] / (4 * size * size)})
     streaming, notes = _streaming(large, common, progress)
-    sheets = [Sheet("dense", "dense: extra memory of forward plus backward", DENSE_COLUMNS, dense)]
+    sheets = [BenchTable("dense", "dense: extra memory of forward plus backward", DENSE_COLUMNS, dense)]
     if streaming:
         title = f"streaming in blocks of {BLOCK} rows, one run each"
-        sheets.append(Sheet("streaming", title, STREAMING_COLUMNS, streaming))
-    return Result(
+        sheets.append(BenchTable("streaming", title, STREAMING_COLUMNS, streaming))
+    return BenchResult(
         "memory",
         f"{METHOD}; {WORDS}, D = {dim}, tol = {losses.TOL:g} of ‖P − T‖₁",
         {"n": list(n), "large": list(large), "dim": dim, "eps": eps, "seed": seed, "tol": losses.TOL},
@@ -98,9 +98,9 @@ def _row(name: str, n: int, eps: float, found: Row) -> Row:
     return {"n": n, "eps": eps, "name": name, "megabytes": found["extra_bytes"] / 1e6}
 
 
-def _targets(dense: Sequence[Row], streaming: Sequence[Row]) -> list[Target]:
+def _targets(dense: Sequence[Row], streaming: Sequence[Row]) -> list[BenchTarget]:
     targets = [
-        Target(f"{row['name']}, dense, n = {row['n']:,}, in n × n float32", "≤", 1.1, row["matrices"])
+        BenchTarget(f"{row['name']}, dense, n = {row['n']:,}, in n × n float32", "≤", 1.1, row["matrices"])
         for row in dense
         if row["name"] != losses.EAGER and row["n"] >= 4096  # below, the embeddings weigh more than the margin
     ]
@@ -109,8 +109,10 @@ def _targets(dense: Sequence[Row], streaming: Sequence[Row]) -> list[Target]:
         if name != STREAMED:
             row = by.get(name, {})
             most = 1.2 if "half" in name else 2.2
-            targets.append(Target(f"{name} / streaming INCE, n = {LARGE:,}, time", "≤", most, row.get("against_ince")))
+            targets.append(
+                BenchTarget(f"{name} / streaming INCE, n = {LARGE:,}, time", "≤", most, row.get("against_ince"))
+            )
         if "half" not in name:  # what a cache keeps is asked for
             value = by.get(name, {}).get("megabytes")
-            targets.append(Target(f"{name}, n = {LARGE:,}, extra MB", "≤", 300, value))
+            targets.append(BenchTarget(f"{name}, n = {LARGE:,}, extra MB", "≤", 300, value))
     return targets

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gcalign.lab import files
-from gcalign.lab.bench.table import Result, Row
+from gcalign.lab.bench.table import BenchResult, Row
 
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, distinct to the colour-blind and, with markers and dashes, in grey
@@ -30,7 +30,7 @@ def check(path: Path) -> Path:
     return path
 
 
-def draw(result: Result, path: Path) -> None:
+def draw(result: BenchResult, path: Path) -> None:
     """Both panels of a scaling result, written whole or not at all."""
     matplotlib = import_module("matplotlib")
     figures = import_module("matplotlib.figure")

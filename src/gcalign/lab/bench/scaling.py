@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -13,8 +14,8 @@ from gcalign.lab.bench.batches import WORDS, pairs
 from gcalign.lab.bench.losses import backward
 from gcalign.lab.bench.memory import BLOCK
 from gcalign.lab.bench.probe import METHOD, probed
-from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
-from gcalign.lab.bench.timing import Job, Progress, interleaved
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
+from gcalign.lab.bench.timing import Progress, interleaved
 from gcalign.methods import method
 
 NAMES = (losses.INCE, losses.GCA_INCE)
@@ -33,7 +34,9 @@ FIT_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def bench_scaling(*, n: Sequence[int], dim: int, eps: float, repeats: int, seed: int, progress: Progress) -> Result:
+def bench_scaling(
+    *, n: Sequence[int], dim: int, eps: float, repeats: int, seed: int, progress: Progress
+) -> BenchResult:
     """Time the streaming losses at every n in one run, measure their memory in fresh processes, fit exponents."""
     if len(set(n)) < 2:
         raise ValueError(
@@ -42,7 +45,7 @@ def bench_scaling(*, n: Sequence[int], dim: int, eps: float, repeats: int, seed:
     sizes = sorted(set(n))
     batches = {size: pairs(size, dim, seed) for size in sizes}
     criteria = {name: method(called, eps=eps, block=BLOCK, **chosen) for name, (called, chosen) in _chosen().items()}
-    jobs: dict[str, Job] = {
+    jobs: dict[str, Callable[[], object]] = {
         f"{name}, n = {size}": partial(backward, criterion, *batches[size])
         for name, criterion in criteria.items()
         for size in sizes
@@ -60,18 +63,20 @@ def bench_scaling(*, n: Sequence[int], dim: int, eps: float, repeats: int, seed:
     top = max(sizes[-1], 8192)
     judged = sizes[0] >= 1024 and sizes[-1] == top  # below, what does not grow with n decides
     fits = [{"name": name, **_exponents([row for row in rows if row["name"] == name])} for name in criteria]
-    return Result(
+    return BenchResult(
         "scaling",
         f"forward plus backward, streaming in blocks of {BLOCK} rows, {WORDS}, D = {dim}, ε = {eps:g}, "
         f"tol = {losses.TOL:g} of ‖P − T‖₁; medians, contestants taking turns; {METHOD}; exponents by least squares "
         "in logarithms",
         {"n": sizes, "dim": dim, "eps": eps, "repeats": repeats, "seed": seed, "block": BLOCK, "tol": losses.TOL},
         [
-            Sheet("scaling", "cost against n", COLUMNS, rows),
-            Sheet("exponents", f"fitted over n = {sizes[0]:,} … {sizes[-1]:,}", FIT_COLUMNS, fits),
+            BenchTable("scaling", "cost against n", COLUMNS, rows),
+            BenchTable("exponents", f"fitted over n = {sizes[0]:,} … {sizes[-1]:,}", FIT_COLUMNS, fits),
         ],
         [
-            Target(f"{fit['name']}, exponent in {what}, n = 1024 … {top:,}", "≤", most, fit[what] if judged else None)
+            BenchTarget(
+                f"{fit['name']}, exponent in {what}, n = 1024 … {top:,}", "≤", most, fit[what] if judged else None
+            )
             for fit in fits
             for what, most in (("time", 2.1), ("memory", 1.1))
         ],
@@ -92,7 +97,4 @@ def _exponents(rows: Sequence[Row]) -> Row:
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
     """The slope of log values in log sizes, by least squares."""
-    x, y = ([math.log(value) for value in column] for column in (sizes, values))
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    spread = sum((a - mean_x) ** 2 for a in x)
-    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+    return statistics.linear_regression([*map(math.log, sizes)], [*map(math.log, values)]).slope

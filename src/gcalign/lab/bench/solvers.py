@@ -13,7 +13,7 @@ from torch import Tensor
 from gcalign.functional import solve
 from gcalign.lab.bench import peers, table
 from gcalign.lab.bench.batches import WORDS, cost, pairs
-from gcalign.lab.bench.table import Column, Result, Row, Sheet, Target
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
 from gcalign.lab.bench.timing import Progress, interleaved
 from gcalign.methods import method, options
 
@@ -44,7 +44,7 @@ WARM_COLUMNS: tuple[Column, ...] = (
 
 def bench_solvers(
     *, n: Sequence[int], dim: int, eps: Sequence[float], tol: float, repeats: int, seed: int, progress: Progress
-) -> Result:
+) -> BenchResult:
     """Time every solver at every n and ε, then count the iterations that warm starts save."""
     rows: list[Row] = []
     cells = [(size, value) for size in n for value in eps]
@@ -59,15 +59,19 @@ def bench_solvers(
         if row["error"] > tol
     ]
     notes.append("POT's time includes writing out P, as gcalign's second row does; geomloss gives potentials alone")
-    return Result(
+    return BenchResult(
         "solvers",
         f"from the cost matrix (geomloss: from the normalised embeddings) to ‖P1 − μ‖₁ + ‖Pᵀ1 − ν‖₁ ≤ {tol:g} of the "
         f"mass, measured on each plan in float64; {WORDS}, D = {dim}; each peer with the loosest setting found that "
         "reaches it; medians, contestants taking turns",
         {"n": list(n), "dim": dim, "eps": list(eps), "tol": tol, "repeats": repeats, "seed": seed},
         [
-            Sheet("solvers", "solvers to one marginal error", COLUMNS, rows),
-            *([Sheet("warm start", "warm start, mean over steps after the first", WARM_COLUMNS, warm)] if warm else []),
+            BenchTable("solvers", "solvers to one marginal error", COLUMNS, rows),
+            *(
+                [BenchTable("warm start", "warm start, mean over steps after the first", WARM_COLUMNS, warm)]
+                if warm
+                else []
+            ),
         ],
         _targets(rows, warm),
         notes,
@@ -173,14 +177,16 @@ def _unit(z: Tensor, generator: torch.Generator) -> Tensor:
     return torch.nn.functional.normalize(torch.randn(z.shape, generator=generator), dim=1)
 
 
-def _targets(rows: Sequence[Row], warm: Sequence[Row]) -> list[Target]:
+def _targets(rows: Sequence[Row], warm: Sequence[Row]) -> list[BenchTarget]:
     by = {(row["n"], row["eps"], row["name"]): row["slower"] for row in rows}
     targets = []
     for eps in (0.1, 0.05):
         theirs = [by[4096, eps, name] for name in (POT, POT_LOG) if (4096, eps, name) in by]
         fastest = min(theirs) if theirs else None
-        targets.append(Target(f"POT's fastest / gcalign, n = 4096, ε = {eps:g}", "≥", 8, fastest))
-        targets.append(Target(f"geomloss / gcalign, n = 4096, ε = {eps:g}", "≥", 10, by.get((4096, eps, GEOMLOSS))))
+        targets.append(BenchTarget(f"POT's fastest / gcalign, n = 4096, ε = {eps:g}", "≥", 8, fastest))
+        targets.append(
+            BenchTarget(f"geomloss / gcalign, n = 4096, ε = {eps:g}", "≥", 10, by.get((4096, eps, GEOMLOSS)))
+        )
     halved = next((row["ratio"] for row in warm if row["move"] == 0.05), None)
-    targets.append(Target(f"iterations warm / cold, ε = {WARM_EPS:g}, steps of 5 %", "≤", 0.5, halved))
+    targets.append(BenchTarget(f"iterations warm / cold, ε = {WARM_EPS:g}, steps of 5 %", "≤", 0.5, halved))
     return targets

@@ -14,11 +14,10 @@ from gcalign.lab.terminal import fitting
 
 Row = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]  # key, heading, how a value is shown
-_WIDTH = 165  # where the output is no terminal and has no width of its own
 
 
 @dataclass(frozen=True)
-class Sheet:
+class BenchTable:
     """One table: rows are plain records, columns say which of their values are shown."""
 
     name: str
@@ -42,7 +41,7 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Target:
+class BenchTarget:
     """A bound on one figure; a figure that was not measured neither meets nor misses it."""
 
     what: str
@@ -61,14 +60,14 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """One measurement with everything needed to repeat it."""
 
     name: str
     method: str
     settings: Row
-    sheets: Sequence[Sheet]
-    targets: Sequence[Target] = ()
+    sheets: Sequence[BenchTable]
+    targets: Sequence[BenchTarget] = ()
     notes: Sequence[str] = field(default_factory=tuple)
 
     def record(self) -> Row:
@@ -90,11 +89,7 @@ class Result:
             console.print(Text(f"· {note}"))
 
 
-def console(*, terminal: bool) -> Console:
-    return Console(highlight=False) if terminal else Console(highlight=False, width=_WIDTH)
-
-
-def _verdicts(targets: Sequence[Target]) -> Table:
+def _verdicts(targets: Sequence[BenchTarget]) -> Table:
     words = {True: Text("met", style="green"), False: Text("missed", style="bold red"), None: Text("not measured")}
     table = Table("target", "bound", "measured", "", title="targets", title_justify="left", title_style="bold")
     for target in targets:

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-Job = Callable[[], object]
 Item = TypeVar("Item")
 
 
@@ -61,7 +60,12 @@ class Progress:
 
 
 def interleaved(
-    jobs: Mapping[str, Job], repeats: int, progress: Progress, *, warm: Collection[str] = (), budget: float = 60.0
+    jobs: Mapping[str, Callable[[], object]],
+    repeats: int,
+    progress: Progress,
+    *,
+    warm: Collection[str] = (),
+    budget: float = 60.0,
 ) -> dict[str, Times]:
     """Run every job once uncounted (unless it is `warm`), then in `repeats` rounds, each beginning with the next job.
 
@@ -83,14 +87,14 @@ def interleaved(
     return {name: Times(tuple(seconds)) for name, seconds in found.items()}
 
 
-def timed(job: Job) -> float:
+def timed(job: Callable[[], object]) -> float:
     """Seconds of one run."""
     start = time.perf_counter()
     job()
     return time.perf_counter() - start
 
 
-def median_seconds(job: Job, repeats: int) -> float:
+def median_seconds(job: Callable[[], object], repeats: int) -> float:
     """The median of several, after one that is not counted."""
     job()
     return statistics.median(timed(job) for _ in range(repeats))

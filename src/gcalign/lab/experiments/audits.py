@@ -20,7 +20,7 @@ from gcalign.lab.audit.emoji import emoji_images, emoji_names
 from gcalign.lab.experiments.records import Record, read, write
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
-from gcalign.lab.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments.sheets import Sheet, marked
 from gcalign.lab.experiments.statistics import spread
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.train import images_of, train
@@ -148,36 +148,36 @@ def _brief(keys: Sequence[Key], cells: Mapping[Key, Mapping[str, Sequence[Record
     for (data, kind), by in groups.items():
         means = {score: _mean(by[score], lambda r: r.value) for score in HEADINGS}
         top = max(round(m, 3) for m in means.values())
-        cell = [Cell(f"{means[s]:.3f}", "best" if round(means[s], 3) == top else "") for s in HEADINGS]
+        cell = [marked(f"{means[s]:.3f}", "best" if round(means[s], 3) == top else "") for s in HEADINGS]
         aps = {score: _mean(by[score], _about("average_precision")) for score in HEADINGS}
         rival = max(aps[score] for score in RIVALS)
-        cell += [Cell(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
-        cell += [Cell(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
+        cell += [marked(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
+        cell += [marked(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
         for name in ("precision", "expected_precision"):
             value = _mean(by["plan"], _about(name))
-            cell.append(Cell("–" if math.isnan(value) else f"{value:.2f}"))
+            cell.append("–" if math.isnan(value) else f"{value:.2f}")
         error = _mean(by["plan"], lambda r: abs(r.about["share"] - r.about["mismatched"]))
-        rows.append([Cell(data), Cell(kind), *cell, Cell(f"{error:.3f}")])
+        rows.append([data, kind, *cell, f"{error:.3f}"])
     header = ["embeddings", "wrong partners", *(f"AUROC {name}" for name in HEADINGS.values())]
     header += ["AP plan", "AP best other", "precision", "expected", "error of the share"]
     about = f"Means over the shares {', '.join(f'{share:g}' for share in SHARES)}."
     return Sheet(f"{NAME}-brief", header, rows, [about, *notes[:1]])
 
 
-def _row(key: Key, by: Mapping[str, Sequence[Record]]) -> list[Cell]:
+def _row(key: Key, by: Mapping[str, Sequence[Record]]) -> list[str]:
     means = {score: _mean(by[score], lambda r: r.value) for score in HEADINGS}
     top = max(round(m, 4) for m in means.values())
     plan = by["plan"]
     aps = {score: _mean(by[score], _about("average_precision")) for score in HEADINGS}
     rival = max(aps[score] for score in RIVALS)
-    row = [Cell(key[0]), Cell(key[1]), Cell(f"{_mean(plan, _about('mismatched')):.3f}")]
-    row += [Cell(f"{means[s]:.4f}", "best" if round(means[s], 4) == top else "") for s in HEADINGS]
-    row += [Cell(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
-    row += [Cell(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
+    row = [key[0], key[1], f"{_mean(plan, _about('mismatched')):.3f}"]
+    row += [marked(f"{means[s]:.4f}", "best" if round(means[s], 4) == top else "") for s in HEADINGS]
+    row += [marked(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
+    row += [marked(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
     shown = [("flagged", ".0f"), ("precision", ".2f"), ("expected_precision", ".2f"), ("share", ".3f")]
     for name, how in [*shown, ("share_at_most", ".3f")]:
         value = _mean(plan, _about(name))
-        row.append(Cell("–" if math.isnan(value) else f"{value:{how}}"))
+        row.append("–" if math.isnan(value) else f"{value:{how}}")
     return row
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from gcalign.errors import one_of
-from gcalign.lab import files
+from gcalign.lab import files, terminal
 from gcalign.lab.experiments import records
-from gcalign.lab.experiments.claim import Claim
-from gcalign.lab.experiments.judges import ALPHA, Results, Verdict, Word
 from gcalign.lab.experiments.ledger import LEDGER, OWN
 from gcalign.lab.experiments.planned_claims import SECTIONS
 from gcalign.lab.experiments.sheets import escaped
 from gcalign.lab.experiments.statistics import holm
+from gcalign.lab.experiments.verdicts import ALPHA, EmpiricalClaim, Results, Verdict, Word
 
 if TYPE_CHECKING:
     from gcalign.lab import verify
@@ -45,7 +42,7 @@ _WIDTH = 160  # where the output is no terminal and has no width of its own
 class Judged:
     """A claim with its verdict in its family; `adjusted` is Holm's p, None where nothing was tested."""
 
-    claim: Claim
+    claim: EmpiricalClaim
     scale: str
     verdict: Verdict
     adjusted: float | None = None
@@ -117,15 +114,12 @@ def claims(
         files.write(Path(write), markdown(found, results, proofs))
     if to_json is not None:
         content = {"scale": scale, "claims": [j.as_dict() for j in found], "theorems": [asdict(v) for v in proofs]}
-        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        if to_json == "-":
-            sys.stdout.write(text)
-            return
-        files.write(Path(to_json), text)
-    _show(found, proofs)
+        files.to_json_file(to_json, content)
+    if to_json != "-":
+        _show(found, proofs)
 
 
-def _verified() -> list[verify.Verdict]:
+def _verified() -> list[verify.ClaimCheck]:
     from gcalign.lab import verify
 
     return verify.run()
@@ -148,7 +142,7 @@ def _counted(found: Sequence[Judged], words: Sequence[Word]) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in words)
 
 
-def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.Verdict] = ()) -> str:
+def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.ClaimCheck] = ()) -> str:
     """The ledger as a page; the same results give the same bytes."""
     scale = results.scale
     parts = [
@@ -189,12 +183,9 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
     return "\n\n".join(parts) + "\n"
 
 
-def _show(found: Sequence[Judged], proofs: Sequence[verify.Verdict]) -> None:
-    from rich.console import Console
+def _show(found: Sequence[Judged], proofs: Sequence[verify.ClaimCheck]) -> None:
     from rich.table import Table
     from rich.text import Text
-
-    from gcalign.lab.terminal import fitting
 
     table = Table(show_lines=False, expand=True)
     for name, ratio in (("claim", 4), ("paper", 3), ("found", 5)):
@@ -218,8 +209,8 @@ def _show(found: Sequence[Judged], proofs: Sequence[verify.Verdict]) -> None:
             table.add_row(
                 Text(p.claim), Text(p.label), Text(p.evidence), Text(f"{p.cases} cases"), Text("–"), Text(p.verdict)
             )
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
-    console.print(fitting(table, console))
+    console = terminal.console(_WIDTH)
+    console.print(terminal.fitting(table, console))
     console.print(Text(f"{summary(found)}."))
     if not proofs:
         console.print(Text("Theorems: gcalign verify, or --theorems here."))

@@ -21,7 +21,7 @@ OWN = ("scale", "runs", "out", "jobs", "redraw", "partial", "dry", "launcher")
 
 
 @dataclass(frozen=True)
-class Request:
+class Reproduction:
     """What `gcalign reproduce` was asked for."""
 
     experiment: Experiment
@@ -48,7 +48,7 @@ class Request:
         return Archive(name, self.folder / f"{name}.jsonl", self.scale, self.runs)
 
 
-def parsed(name: str, overrides: Sequence[str]) -> Request:
+def parsed(name: str, overrides: Sequence[str]) -> Reproduction:
     """`key=value` words: this command's own, and words of `gcalign train` for every run."""
     experiment = suite.named(name)
     own: dict[str, str] = {}
@@ -68,7 +68,7 @@ def parsed(name: str, overrides: Sequence[str]) -> Request:
     if options and "launcher" not in own:
         raise ValueError(f"{options[0]!r} is an option of a launcher; say which with launcher=, or leave it out")
     scale = scaled(own.get("scale", "tiny"), words, experiment)
-    return Request(
+    return Reproduction(
         experiment=experiment,
         scale=scale,
         runs=own.get("runs", f"runs/{scale.name}"),
@@ -119,7 +119,7 @@ def reproduce(name: str, overrides: Sequence[str]) -> None:
     _draw(request, records.read(request.file))
 
 
-def _searched(request: Request) -> Chosen:
+def _searched(request: Reproduction) -> Chosen:
     """What the search chose for every method; each stage follows from the one before it."""
     methods = request.experiment.searched
     if not methods:
@@ -141,11 +141,11 @@ def _searched(request: Request) -> Chosen:
     return search.chosen(archive.collect(trials), request.scale)
 
 
-def _jobs(request: Request, chosen: Chosen) -> list[Job]:
+def _jobs(request: Reproduction, chosen: Chosen) -> list[Job]:
     return request.experiment.jobs(request.scale, chosen) if request.experiment.jobs else []
 
 
-def _check_data(request: Request) -> None:
+def _check_data(request: Reproduction) -> None:
     """That the data of every job can be read, before the first of them; and read once, if it must be downloaded."""
     methods = request.experiment.searched
     groups = (
@@ -157,7 +157,7 @@ def _check_data(request: Request) -> None:
         _read(request, job)
 
 
-def _read(request: Request, job: Job) -> None:
+def _read(request: Reproduction, job: Job) -> None:
     from gcalign.lab.experiments.subject import loaded
     from gcalign.lab.training.pair_runs import pairs_of
 
@@ -171,7 +171,7 @@ def _read(request: Request, job: Job) -> None:
         ) from error
 
 
-def _run(request: Request, jobs: Sequence[Job], archive: Archive, others: Sequence[Record] = ()) -> None:
+def _run(request: Reproduction, jobs: Sequence[Job], archive: Archive, others: Sequence[Record] = ()) -> None:
     """Runs what is missing, here or on a cluster, and files each as it ends; says how to do alone what failed."""
     missing = archive.missing(jobs)
     if request.launcher and missing:
@@ -200,18 +200,18 @@ def _run(request: Request, jobs: Sequence[Job], archive: Archive, others: Sequen
         raise SystemExit(1)
 
 
-def _draw(request: Request, found: Sequence[Record]) -> None:
+def _draw(request: Reproduction, found: Sequence[Record]) -> None:
     for path in request.experiment.draw(found, request.folder):
         print(f"drawn: {path}")
     print(f"again from the results alone: {_again(request, 'redraw=true')}", flush=True)
 
 
-def _again(request: Request, *more: str) -> str:
+def _again(request: Reproduction, *more: str) -> str:
     words = (request.experiment.name, f"scale={request.scale.name}", f"out={request.out}", *more)
     return quoted("gcalign", "reproduce", *words)
 
 
-def _show(request: Request) -> None:
+def _show(request: Reproduction) -> None:
     """The commands, one to a line, and on standard error how many there are."""
     scale, name, methods = request.scale, request.experiment.name, request.experiment.searched
     filed, done = request.archive(request.experiment.search), request.archive(name)

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
+from gcalign.lab import paper
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.views import make_views
-from gcalign.lab.experiments import paper
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined

@@ -18,14 +18,14 @@ from gcalign.auditing.pairs import audit
 from gcalign.auditing.result import Audit
 from gcalign.lab.audit.cells import fixed, mismatch
 from gcalign.lab.audit.crossfit import crossfit
-from gcalign.lab.audit.emoji import Emoji, Model, crossfitted
-from gcalign.lab.experiments.paper import NAMES
+from gcalign.lab.audit.emoji import Emoji, EmojiModel, crossfitted
 from gcalign.lab.experiments.records import Record, read, write
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
-from gcalign.lab.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments.sheets import Sheet
 from gcalign.lab.experiments.statistics import by_seed, difference, spread
 from gcalign.lab.experiments.tables import delta
+from gcalign.lab.paper import NAMES
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
@@ -108,7 +108,7 @@ def _emoji(scale: Scale, table: Path, method: str, seed: int) -> Measured:
     def value(pairs: Emoji, weight: Tensor | None = None) -> float:
         kept = torch.ones(len(pairs), dtype=torch.bool) if weight is None else weight > 0
         weight = None if weight is None else weight[kept]
-        return _recall(*Model(pairs.take(kept), method, seed, weight).embed(held))
+        return _recall(*EmojiModel(pairs.take(kept), method, seed, weight).embed(held))
 
     about = _about(found, wrong) | {"folds": int(folds.max()) + 1, "measure": f"R@{RECALL} of {len(held)} held out"}
     values = {"as it is": value(noisy)}
@@ -155,17 +155,17 @@ def draw_feedback(records: Sequence[Record], folder: Path) -> list[Path]:
     cells = sorted({(r.labels["data"], r.labels["method"]) for r in records}, key=lambda c: (c[0], METHODS.index(c[1])))
     rows = []
     for arm, does in ARMS.items():
-        row = [Cell(arm), Cell(does)]
+        row = [arm, does]
         for data, method in cells:
             about = {"data": data, "method": method}
             values = by_seed(records, "test", **about, arm=arm)
             if not values:
-                row += [Cell("–"), Cell("–")]
+                row += ["–", "–"]
                 continue
             found = spread(values.values())
             wide = "" if found.std is None else f" ± {100 * found.std:.2f}"
             gap = difference(values, by_seed(records, "test", **about, arm="as it is"))
-            row += [Cell(f"{100 * found.mean:.2f}{wide}"), Cell("–") if arm == "as it is" else delta(gap)]
+            row += [f"{100 * found.mean:.2f}{wide}", "–" if arm == "as it is" else delta(gap)]
         rows.append(row)
     header = ["training", "on"]
     notes = [

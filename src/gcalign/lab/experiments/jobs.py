@@ -1,24 +1,27 @@
-"""The runs of each experiment. Light to import."""
+"""The runs of each experiment; their first lines are what `gcalign reproduce --help` says. Light to import."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gcalign.lab.experiments.columns import EXTREME
 from gcalign.lab.experiments.registry import Chosen, Job, Scale
 from gcalign.lab.experiments.scales import joined
+from gcalign.lab.paper import METHODS
 
-METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")  # as in the paper
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "standard": (),
-    "C1": ("views=C1",),  # large erase
-    "C2": ("views=C2",),  # strong crop
-    "C3": ("views=C3",),  # brightness
-}
+Variants = Iterable[tuple[Mapping[str, Any], tuple[str, ...]]]  # labels of runs that are compared, and their words
+VIEWS: Mapping[str, tuple[str, ...]] = {"standard": (), **{view: (f"views={view}",) for view in EXTREME}}
 EXTENDED = ("ince", "gca-ince", "rince", "gca-rince")  # each method before its GCA version
-PLANNED = ("ince", "gca-ince", "gca-rince", "gca-uot")  # whose plans fig:diagnolline shows
+SHOWN = ("ince", "gca-ince", "gca-rince", "gca-uot")  # whose plans fig:diagnolline shows
+COMPARED = ("ince", "rince", "gca-ince", "gca-uot", "iot")  # where pairs are mismatched
+VIEWED = (*EXTENDED, "gca-uot")  # with extreme views
+SCOUTED = ("ince", "gca-ince", "gca-uot")
+PAIRED = ("clip", "gca-ince", "gca-uot")  # between two modalities, where INCE both ways is CLIP
 ITERATIONS = (1, 2, 3, 5, 10, 20)
 EPSILONS = (0.05, 0.1, 0.2, 0.5, 1.0)
+SAME_EPS = (0.1, 0.2, 0.5)  # of fig-same-eps
+RELAXATIONS = (0.05, 0.2, 0.5, 1, 2)
 # fig:ablation_study: q = 0.98 with λ from 0 to 1, and λ = 0.01 with q from (nearly) 0 to 1
 Q_LAMBDA = (
     *((0.98, lam) for lam in (0.0, 0.01, 0.1, 0.5, 1.0)),
@@ -26,9 +29,11 @@ Q_LAMBDA = (
 )
 # fig:Ptgt varies α − β: across domains (α = 0), pairs alone, within a domain (β = 0)
 ALPHA_BETA = ((0.0, 0.25), (0.0, 0.0), (0.05, 0.0), (0.25, 0.0), (0.5, 0.0), (1.0, 0.0))
+ALPHAS = (0.0, 0.003, 0.01, 0.03, 0.1, 1.0)  # of a batch of B, α gives a domain the mass α·B/4 against 1 for the pair
 DOMAINS = ("domain", "across-domains")
+LINES = tuple(f"{measure}-{which}" for which in ("untrained", "supervised") for measure in DOMAINS)
 DOMAIN_EPS = 0.2  # appendix:dgsetting
-SAME_EPS = (0.1, 0.2, 0.5)  # of fig-same-eps
+GRADED = 0.1  # of the mass of a pair, for each near-duplicate of its name in the batch
 
 
 def data_name(words: Sequence[str]) -> str:
@@ -36,171 +41,195 @@ def data_name(words: Sequence[str]) -> str:
     return next(word.partition("=")[2] for word in words if word.startswith("data="))
 
 
-def make_job(scale: Scale, chosen: Chosen, method: str, seed: int, measures: tuple[str, ...], **more: Any) -> Job:
-    """One run of a method on `data` (the scale's images) in a `setting`, with `words` of its own."""
-    data: tuple[str, ...] = more.get("data", scale.images)
-    setting: str = more.get("setting", "standard")
-    labels = {"method": method, "data": data_name(data), "setting": setting, **more.get("labels", {})}
-    words = joined(
-        (f"method={method}",),
-        scale.train,
-        data,
-        chosen[method],
-        SETTINGS[setting],
-        more.get("words", ()),
-        (f"seed={seed}",),
-    )
-    return Job(labels, words, measures, seed)
-
-
 def grid(
     scale: Scale,
     chosen: Chosen,
     measures: tuple[str, ...],
-    settings: Iterable[str] = SETTINGS,
-    methods: Iterable[str] = METHODS,
-    **more: Any,
+    methods: Iterable[str],
+    variants: Variants = (({}, ()),),
+    *,
+    data: tuple[str, ...] = (),
+    seeds: Sequence[int] = (),
 ) -> list[Job]:
-    """Every method in every setting; seed by seed, so that a sweep cut short has whole grids."""
+    """Every method in every variant, on the scale's images unless other data is given.
+
+    Seed by seed, so that a sweep cut short has whole grids.
+    """
+    data = data or scale.images
+    shared = {"data": data_name(data), "setting": "standard"}
     return [
-        make_job(scale, chosen, method, seed, measures, setting=setting, **more)
-        for seed in scale.seeds
-        for setting in settings
+        Job({"method": method, **shared, **labels}, joined(*before, words, (f"seed={seed}",)), measures, seed)
+        for seed in seeds or scale.seeds
+        for labels, words in variants
         for method in methods
+        for before in [((f"method={method}",), scale.train, data, chosen[method])]
     ]
 
 
-def _varied(
-    scale: Scale,
-    chosen: Chosen,
-    method: str,
-    measures: tuple[str, ...],
-    knobs: Iterable[Mapping[str, float]],
-    **more: Any,
-) -> list[Job]:
-    """A method with each setting of its knobs, which are labels too."""
-    labels = more.pop("labels", {})
-    return [
-        make_job(
-            scale,
-            chosen,
-            method,
-            seed,
-            measures,
-            labels={**labels, **values},
-            words=tuple(f"method.{knob}={value}" for knob, value in values.items()),
-            **more,
+def _views(names: Iterable[str] = VIEWS) -> Variants:
+    return [({"setting": name}, VIEWS[name]) for name in names]
+
+
+def _knobs(values: Sequence[Mapping[str, float]], setting: str = "standard", **labels: Any) -> Variants:
+    """Settings of a method's options, which are labels too."""
+    own = [tuple(f"method.{key}={value}" for key, value in by.items()) for by in values]
+    shared = {"setting": setting, **labels}
+    return [({**shared, **by}, (*VIEWS[setting], *words)) for by, words in zip(values, own, strict=True)]
+
+
+def _mismatched(scale: Scale) -> list[tuple[dict[str, Any], tuple[str, ...]]]:
+    return [({"noise": noise}, (f"pairs.noise={noise:g}",) if noise else ()) for noise in scale.noise]
+
+
+def _blocks(scale: Scale, measures: tuple[str, ...], weights: Iterable[tuple[float, float]], **more: Any) -> list[Job]:
+    """GCA-INCE with weight α on pairs within a domain and β on pairs across domains."""
+    variants = [
+        (
+            {"alpha": alpha, "beta": beta, **more.get("labels", {})},
+            ("target.name=blocks", f"target.alpha={alpha}", f"target.beta={beta}"),
         )
-        for seed in scale.seeds
-        for values in knobs
+        for alpha, beta in weights
     ]
+    chosen, data = {"gca-ince": (f"method.eps={DOMAIN_EPS}",)}, joined(scale.domains, more.get("words", ()))
+    return grid(scale, chosen, measures, chosen, variants, data=data, seeds=scale.domain_seeds)
 
 
-def _by_seed(scale: Scale, jobs: Iterable[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: scale.seeds.index(job.seed))
+def _by_seed(seeds: Sequence[int], jobs: Iterable[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: seeds.index(job.seed))
 
 
 def table1(scale: Scale, chosen: Chosen) -> list[Job]:
-    jobs = grid(scale, chosen, (scale.probe, "knn", "cifar10c"))
+    """Accuracy of nine methods in standard and noisy settings, with paired differences."""
+    jobs = grid(scale, chosen, (scale.probe, "knn", "cifar10c"), METHODS, _views())
     for name in scale.columns:
         # the paper has noisy views of CIFAR only
-        settings = SETTINGS if name.startswith("cifar") else ("standard",)
-        jobs += grid(scale, chosen, (scale.probe, "knn"), settings, data=scale.others[name])
-    return _by_seed(scale, jobs)
+        views = _views() if name.startswith("cifar") else _views(("standard",))
+        jobs += grid(scale, chosen, (scale.probe, "knn"), METHODS, views, data=scale.others[name])
+    return _by_seed(scale.seeds, jobs)
 
 
 def cifar10(scale: Scale, chosen: Chosen) -> list[Job]:
-    return grid(scale, chosen, (scale.probe, "knn"))
+    """CIFAR-10: standard, erase, crop and brightness."""
+    return grid(scale, chosen, (scale.probe, "knn"), METHODS, _views())
 
 
 def cifar100(scale: Scale, chosen: Chosen) -> list[Job]:
-    return grid(scale, chosen, (scale.probe, "knn"), data=scale.others.get("cifar100", scale.images))
+    """CIFAR-100: standard, erase, crop and brightness."""
+    return grid(scale, chosen, (scale.probe, "knn"), METHODS, _views(), data=scale.others.get("cifar100", ()))
 
 
 def cifar10c(scale: Scale, chosen: Chosen) -> list[Job]:
-    return grid(scale, chosen, ("cifar10c",))
+    """CIFAR-10-C: standard, erase, crop and brightness."""
+    return grid(scale, chosen, ("cifar10c",), METHODS, _views())
 
 
 def align_uniform(scale: Scale, chosen: Chosen) -> list[Job]:
-    return grid(scale, chosen, ("align-uniform",))
+    """Alignment and uniformity of each method, on clean and corrupted images."""
+    return grid(scale, chosen, ("align-uniform",), METHODS, _views())
 
 
 def noise(scale: Scale, chosen: Chosen) -> list[Job]:
-    return [
-        make_job(
-            scale,
-            chosen,
-            method,
-            seed,
-            (scale.probe, "knn"),
-            labels={"noise": noise},
-            words=(f"pairs.noise={noise:g}",) if noise else (),
-        )
-        for seed in scale.seeds
-        for noise in scale.noise
-        for method in METHODS
-    ]
+    """Accuracy against the share of mismatched pairs (ours)."""
+    return grid(scale, chosen, (scale.probe, "knn"), METHODS, _mismatched(scale))
 
 
 def plans(scale: Scale, chosen: Chosen) -> list[Job]:
-    return [make_job(scale, chosen, method, scale.seeds[0], ("plan",)) for method in PLANNED]
+    """−log P of four methods, sorted by class."""
+    return grid(scale, chosen, ("plan",), SHOWN, seeds=scale.seeds[:1])
 
 
 def epsilon(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Plans for ε from 0.01 to 1, INCE and GCA-UOT."""
     # one set of weights for every plan, as in the paper
-    return [make_job(scale, chosen, "ince", scale.seeds[0], ("plans-epsilon",))]
+    return grid(scale, chosen, ("plans-epsilon",), ("ince",), seeds=scale.seeds[:1])
 
 
 def sensitivity(scale: Scale, chosen: Chosen) -> list[Job]:
-    points = {"iterations": ITERATIONS, "eps": EPSILONS}
-    return _by_seed(
-        scale,
-        (
-            job
-            for knob, values in points.items()
-            for job in _varied(
-                scale,
-                chosen,
-                "gca-ince",
-                (scale.probe, "compactness"),
-                [{knob: value} for value in values],
-                labels={"varied": knob},
-            )
-        ),
-    )
+    """Compactness and accuracy against iterations and ε."""
+    varied = [
+        *_knobs([{"iterations": n} for n in ITERATIONS], varied="iterations"),
+        *_knobs([{"eps": eps} for eps in EPSILONS], varied="eps"),
+    ]
+    return grid(scale, chosen, (scale.probe, "compactness"), ("gca-ince",), varied)
 
 
 def q_lambda(scale: Scale, chosen: Chosen) -> list[Job]:
-    knobs = [{"q": q, "lam": lam} for q, lam in Q_LAMBDA]
-    line = [make_job(scale, chosen, "ince", seed, (scale.probe,), setting="C1") for seed in scale.seeds]
-    return _by_seed(scale, [*line, *_varied(scale, chosen, "gca-rince", (scale.probe,), knobs, setting="C1")])
+    """Accuracy of GCA-RINCE against q and λ."""
+    knobs = _knobs([{"q": q, "lam": lam} for q, lam in Q_LAMBDA], "C1")
+    line = grid(scale, chosen, (scale.probe,), ("ince",), _views(("C1",)))
+    return _by_seed(scale.seeds, [*line, *grid(scale, chosen, (scale.probe,), ("gca-rince",), knobs)])
 
 
 def time(scale: Scale, chosen: Chosen) -> list[Job]:
-    return _varied(scale, chosen, "gca-ince", (scale.probe,), [{"iterations": n} for n in ITERATIONS])
-
-
-def blocks(scale: Scale, seed: int, alpha: float, beta: float, measures: tuple[str, ...], **more: Any) -> Job:
-    """GCA-INCE with weight α on pairs within a domain and β on pairs across domains."""
-    return make_job(
-        scale,
-        {"gca-ince": (f"method.eps={DOMAIN_EPS}",)},
-        "gca-ince",
-        seed,
-        measures,
-        data=joined(scale.domains, more.get("words", ())),
-        labels={"alpha": alpha, "beta": beta, **more.get("labels", {})},
-        words=("target.name=blocks", f"target.alpha={alpha}", f"target.beta={beta}"),
-    )
+    """Run time of each method and of iterations, and accuracy against iterations."""
+    return grid(scale, chosen, (scale.probe,), ("gca-ince",), _knobs([{"iterations": n} for n in ITERATIONS]))
 
 
 def ptgt(scale: Scale, chosen: Chosen) -> list[Job]:
-    return [blocks(scale, seed, alpha, beta, DOMAINS) for seed in scale.domain_seeds for alpha, beta in ALPHA_BETA]
+    """Domain and class accuracy against α − β of the target plan."""
+    return _blocks(scale, DOMAINS, ALPHA_BETA)
 
 
 def same_eps(scale: Scale, chosen: Chosen) -> list[Job]:
+    """What GCA adds where both have the same ε (ours)."""
     # the search may give a method and its GCA version different ε, which alone moves alignment and uniformity
-    knobs = [{"eps": eps} for eps in SAME_EPS]
-    none: Chosen = dict.fromkeys(EXTENDED, ())
-    measures = (scale.probe, "align-uniform")
-    return _by_seed(scale, (job for method in EXTENDED for job in _varied(scale, none, method, measures, knobs)))
+    own: Chosen = dict.fromkeys(EXTENDED, ())
+    knobs, measures = _knobs([{"eps": eps} for eps in SAME_EPS]), (scale.probe, "align-uniform")
+    return _by_seed(scale.seeds, (job for m in EXTENDED for job in grid(scale, own, measures, (m,), knobs)))
+
+
+# --- those that `docs/plan.md` plans ------------------------------------------------------------------------------
+
+DETECTED = ("knn", "10-labels", "100-labels", "mismatch")  # beside the probe
+
+
+def mismatch(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Does alignment protect against mismatched pairs? accuracy and detection, eight seeds (ours)."""
+    return grid(scale, chosen, (scale.probe, *DETECTED), COMPARED, _mismatched(scale))
+
+
+def mismatch_lambda(scale: Scale, chosen: Chosen) -> list[Job]:
+    """The same for GCA-UOT against its relaxation λ (ours)."""
+    most = max(scale.noise)
+    relaxed = [({"noise": most, "relax": x}, (f"pairs.noise={most:g}", f"method.relax=[{x},{x}]")) for x in RELAXATIONS]
+    return grid(scale, chosen, (scale.probe, *DETECTED), ("gca-uot",), relaxed, seeds=scale.seeds[:4])
+
+
+def extreme(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Does GCA help with extreme views? C1, C2 and C3, paired differences, twelve seeds (ours)."""
+    return grid(scale, chosen, (scale.probe, "knn"), VIEWED, _views(EXTREME))
+
+
+def targets(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Is there a target plan that buys domain accuracy and costs no class accuracy? PACS against α (ours)."""
+    jobs = _blocks(scale, (*DOMAINS, *LINES), [(0.0, 0.0)])
+    return _by_seed(scale.domain_seeds, [*jobs, *_blocks(scale, DOMAINS, [(alpha, 0.0) for alpha in ALPHAS[1:]])])
+
+
+def window(scale: Scale, chosen: Chosen) -> list[Job]:
+    """What a target plan can show on PACS: untrained, pairs alone and supervised, by setting, one seed (ours)."""
+    every = (*DOMAINS, *LINES)
+    jobs = [
+        job
+        for name, words in scale.variants.items()
+        for job in _blocks(scale, every, [(0.0, 0.0)], labels={"setting": name}, words=words)
+    ]
+    return _by_seed(scale.domain_seeds, jobs)
+
+
+def scouts(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Where else alignment could win: long tail, small batches, four views, noisy labels; two seeds, exploratory
+    (ours)."""
+    settings = [({"setting": name}, words) for name, words in scale.variants.items()]
+    return grid(scale, chosen, (scale.probe, "knn"), SCOUTED, settings)
+
+
+def pairs(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Emoji and their names: INCE (CLIP), GCA-INCE and GCA-UOT, mismatched pairs, graded targets, five seeds (ours)."""
+    targets = {"identity": (), "graded": ("target.name=blocks", f"target.alpha={GRADED}")}
+    return [
+        job
+        for target, more in targets.items()
+        for variants in [[({**labels, "target": target}, (*words, *more)) for labels, words in _mismatched(scale)]]
+        for job in grid(scale, chosen, ("retrieval",), PAIRED, variants)
+    ]

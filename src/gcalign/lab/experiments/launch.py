@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Task:
+class LaunchedJob:
     """One job of those in a file."""
 
     file: str = MISSING
@@ -68,7 +68,7 @@ def launch(
     content = {"scale": dataclasses.asdict(scale), "runs": runs, "jobs": [dataclasses.asdict(job) for job in jobs]}
     text = json.dumps(content, indent=1)
     files.write(file, text)
-    ConfigStore.instance().store(name="reproduce-task", node=Task)
+    ConfigStore.instance().store(name="reproduce-task", node=LaunchedJob)
     words = [
         "--multirun",
         f"hydra/launcher={launcher}",
@@ -82,7 +82,7 @@ def launch(
     with _lent(["gcalign", *words]):
         hydra.main(version_base=None, config_path=None, config_name="reproduce-task")(task)()
     return [
-        Failure(job, f"not finished; {folder / str(k)} says why", "")
+        Failure(job, f"not finished; {folder / str(k)} says why")
         for k, job in enumerate(jobs)
         if not finished(job, scale, runs)
     ]

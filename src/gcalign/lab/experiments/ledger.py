@@ -2,70 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from gcalign.lab.experiments import cost_judges, judges, paper, plan_judges, printed
-from gcalign.lab.experiments.claim import Claim
-from gcalign.lab.experiments.paper import NAMES, NEW_COMBINE, PAIRS, Column
+from gcalign.lab import paper
+from gcalign.lab.experiments import columns, judges, printed
+from gcalign.lab.experiments.columns import NEW_COMBINE, Column
 from gcalign.lab.experiments.planned_claims import PLANNED
-from gcalign.lab.experiments.tables import points
+from gcalign.lab.experiments.sheets import points, signed
+from gcalign.lab.experiments.verdicts import EmpiricalClaim, Results, Verdict, within
+from gcalign.lab.experiments.verdicts import signed as by_sign
+from gcalign.lab.paper import DELTAS, MFLOPS, NAMES, PAIRS
 
 ACCURACY, VIEWS, QUALITY, TARGET = "Accuracy", "Noisy views", "Alignment and uniformity", "Target plans"
 CORRUPTED = "cifar10c"  # the measure whose protocol was mended after a first look
 PLANS, ITERATIONS, COST, OWN = "Plans", "Iterations and hyper-parameters", "Cost", "The paper against its own tables"
+Judge = Callable[[Results], Verdict]
 
 
-def _signed(x: float) -> str:
-    return f"{x:+.2f}".replace("-", "−")
+def _more_flops(method: str) -> str:
+    """MFLOP of a loss against those of INCE, as printed."""
+    more = signed(100 * (MFLOPS[method] / MFLOPS["ince"] - 1), 1)
+    return f"{MFLOPS[method]} against {MFLOPS['ince']} MFLOP: {more} %"
 
 
-def _percent(x: float) -> str:
-    return f"{100 * x:+.1f} %".replace("-", "−")
-
-
-def _mean_deltas() -> tuple[float, float]:
-    """Over the standard columns, of GCA-RINCE and of GCA-INCE."""
-    standard = [k for k, c in enumerate(NEW_COMBINE) if c.group == "Standard"]
-    rince, ince = (sum(paper.DELTAS[m][k] for k in standard) / len(standard) for m in ("gca-rince", "gca-ince"))
-    return rince, ince
-
-
-def _deltas() -> list[Claim]:
+def _deltas() -> list[EmpiricalClaim]:
     """Each Δ of tab:new_combine: the sign it has in the paper."""
+    found = []
+    for a, b in PAIRS:
+        for k, (column, delta) in enumerate(zip(NEW_COMBINE, DELTAS[a], strict=True)):
+            label, sign = f"Δ {NAMES[a]}, {column.name}", 1 if delta > 0 else -1
+            says = f"{NAMES[a]} − {NAMES[b]} on {column.name} is {'positive' if delta > 0 else 'negative'}"
+            told, judge = f"{signed(delta)} points", partial(judges.gain, k=k, a=a, b=b, sign=sign)
+            mended = column.measure == CORRUPTED
+            found.append(EmpiricalClaim(ACCURACY, label, "tab:new_combine", says, told, judge, mended))
+    return found
+
+
+def _larger_gains() -> EmpiricalClaim:
+    standard = [k for k, c in enumerate(NEW_COMBINE) if c.group == "Standard"]
+    rince, ince = (signed(sum(DELTAS[m][k] for k in standard) / len(standard)) for m in ("gca-rince", "gca-ince"))
+    says = "Bigger gains are observed when adding GCA to RINCE than to INCE"
+    told, where = f"mean Δ of the four columns {rince} against {ince}", "Results on Standard Augmentations"
+    return EmpiricalClaim(ACCURACY, "larger gains for RINCE", where, says, told, judges.larger_gains)
+
+
+def _best(label: str, where: str, says: str, of: Sequence[Column], *experiments: str) -> EmpiricalClaim:
+    told = f"highest mean in {sum('gca-uot' in c.best() for c in of)} of {len(of)} columns of its table"
+    judge: Judge = lambda results: judges.best(results, of, *experiments)  # noqa: E731
+    mended = all(c.measure == CORRUPTED for c in of)
+    return EmpiricalClaim(ACCURACY, f"GCA-UOT best{label}", where, says, told, judge, mended)
+
+
+def _extreme() -> list[EmpiricalClaim]:
+    found = []
+    for k, column in enumerate(NEW_COMBINE):
+        if column.group == "Noisy":
+            says = f"GCA-UOT excels with extreme augmentations and corrupted data: above INCE on {column.name}"
+            told = f"{points(column.delta('gca-uot', 'ince'), 1)} points from its table, unpaired"
+            judge, mended = partial(judges.gain, k=k, a="gca-uot", b="ince"), column.measure == CORRUPTED
+            found.append(EmpiricalClaim(VIEWS, f"GCA-UOT, {column.name}", "Introduction", says, told, judge, mended))
+    return found
+
+
+def _noise() -> list[EmpiricalClaim]:
+    said = {
+        "gca-uot": ("Introduction", "GCA-UOT enhances robustness against view noise"),
+        "rince": ("Background", "RINCE provides robustness to noisy views"),
+        "gca-rince": ("Introduction", "GCA reduces the effect of noise between views"),
+    }
+    found = []
+    for m, (where, words) in said.items():
+        says, judge = f"{words}: {NAMES[m]} is above INCE where pairs are mismatched", partial(judges.under_noise, a=m)
+        told, judge = "no figure (our experiment)", partial(judge, b="ince")
+        found.append(EmpiricalClaim(VIEWS, f"{NAMES[m]}, mismatched pairs", where, says, told, judge))
+    return found
+
+
+def _quality() -> list[EmpiricalClaim]:
     return [
-        Claim(
-            ACCURACY,
-            f"Δ {NAMES[a]}, {column.name}",
-            "tab:new_combine",
-            f"{NAMES[a]} − {NAMES[b]} on {column.name} is {'positive' if paper.DELTAS[a][k] > 0 else 'negative'}",
-            f"{_signed(paper.DELTAS[a][k])} points",
-            judges.gain(k, a, b, 1 if paper.DELTAS[a][k] > 0 else -1),
-            column.measure == CORRUPTED,
-        )
-        for a, b in PAIRS
-        for k, column in enumerate(NEW_COMBINE)
-    ]
-
-
-def _leads(columns: Sequence[Column]) -> str:
-    return f"{sum('gca-uot' in c.best() for c in columns)} of {len(columns)}"
-
-
-def _best(label: str, where: str, says: str, columns: Sequence[Column], *experiments: str) -> Claim:
-    told = f"highest mean in {_leads(columns)} columns of its table"
-    mended = all(c.measure == CORRUPTED for c in columns)
-    return Claim(ACCURACY, label, where, says, told, judges.best(columns, *experiments), mended)
-
-
-def _quality() -> list[Claim]:
-    return [
-        Claim(
+        EmpiricalClaim(
             QUALITY,
             f"{measure} {NAMES[a]}, {on}",
             "app:representation",
             f"{NAMES[a]} improves {measure} over {NAMES[b]} on {images} (lower is better)",
             "“in general” (a bar chart, no numbers)",
-            judges.quality(measure, on, a, b),
+            partial(judges.quality, measure=measure, on=on, a=a, b=b),
         )
         for a, b in PAIRS
         for measure in ("alignment", "uniformity")
@@ -73,203 +95,127 @@ def _quality() -> list[Claim]:
     ]
 
 
-def _same_eps() -> list[Claim]:
+def _same_eps() -> list[EmpiricalClaim]:
     """Our control: the search may give a method and its GCA version different ε."""
     return [
-        Claim(
-            section,
+        EmpiricalClaim(
+            QUALITY if measure else ACCURACY,
             f"{measure or 'accuracy'} {NAMES[a]}, same ε",
             "app:representation" if measure else "Results on Standard Augmentations",
             f"{NAMES[a]} improves {measure or 'accuracy'} over {NAMES[b]} on CIFAR-10 with the same ε for both",
             "no figure (our control)",
-            judges.same_eps(measure, a, b),
+            partial(judges.same_eps, measure=measure, a=a, b=b),
         )
-        for section, measures in ((ACCURACY, (None,)), (QUALITY, ("alignment", "uniformity")))
-        for measure in measures
+        for measure in (None, "alignment", "uniformity")
         for a, b in PAIRS
     ]
 
 
-def _noise() -> list[Claim]:
-    said = {
-        "gca-uot": ("Introduction", "GCA-UOT enhances robustness against view noise"),
-        "rince": ("Background", "RINCE provides robustness to noisy views"),
-        "gca-rince": ("Introduction", "GCA reduces the effect of noise between views"),
-    }
-    return [
-        Claim(
-            VIEWS,
-            f"{NAMES[m]}, mismatched pairs",
-            where,
-            f"{words}: {NAMES[m]} is above INCE where pairs are mismatched",
-            "no figure (our experiment)",
-            judges.under_noise(m, "ince"),
-        )
-        for m, (where, words) in said.items()
-    ]
-
-
-def _extreme() -> list[Claim]:
-    return [
-        Claim(
-            VIEWS,
-            f"GCA-UOT, {column.name}",
-            "Introduction",
-            f"GCA-UOT excels with extreme augmentations and corrupted data: above INCE on {column.name}",
-            f"{points(column.delta('gca-uot', 'ince'), 1)} points from its table, unpaired",
-            judges.gain(k, "gca-uot", "ince"),
-            column.measure == CORRUPTED,
-        )
-        for k, column in enumerate(NEW_COMBINE)
-        if column.group == "Noisy"
-    ]
-
-
-def _cost() -> list[Claim]:
-    time, text = "app:time", "Computational Complexity"
-    more, less = (paper.MFLOPS[m] / paper.MFLOPS["ince"] - 1 for m in ("gca-ince", "gca-uot"))
-    told = [
-        *((a, b, f"{NAMES[a]} has a “very similar run time” as {NAMES[b]} (held: within ± 10 %)") for a, b in PAIRS),
-        ("rince", "ince", "RINCE has a lower run time than INCE"),
-        ("gca-rince", "gca-ince", "GCA-RINCE has a lower run time than GCA-INCE"),
-        ("gca-uot", "ince", "GCA-UOT is faster than INCE"),
-        ("gca-uot", "gca-ince", "GCA-UOT is faster than GCA-INCE"),
-    ]
-    times = []
-    for a, b, says in told:
-        alike = (a, b) in PAIRS
-        judge = cost_judges.seconds(a, b, cost_judges.similar)
+def _cost() -> list[EmpiricalClaim]:
+    time, text, none = "app:time", "Computational Complexity", "no figure in the text"
+    less = MFLOPS["gca-uot"] / MFLOPS["ince"] - 1
+    found = []
+    for a, b in PAIRS:
+        says = f"{NAMES[a]} has a “very similar run time” as {NAMES[b]} (held: within ± 10 %)"
+        judge: Judge = partial(judges.similar_seconds, a=a, b=b)
+        found.append(EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", time, says, none, judge))
+    for a, b, how in (
+        ("rince", "ince", "has a lower run time"),
+        ("gca-rince", "gca-ince", "has a lower run time"),
+        ("gca-uot", "ince", "is faster"),
+        ("gca-uot", "gca-ince", "is faster"),
+    ):
         # by whole epochs none could be told from its rival; the loss alone was looked at after that
-        judge = judge if alike else cost_judges.loss_seconds(a, b, cost_judges.shorter)
-        label = f"run time {NAMES[a]}, {NAMES[b]}"
-        times.append(Claim(COST, label, time, says, "no figure in the text", judge, exploratory=not alike))
-    return [
-        *times,
-        Claim(
-            COST,
-            "FLOPs GCA-INCE",
-            text,
-            "GCA-INCE has 5 % more FLOPs than INCE",
-            f"{paper.MFLOPS['gca-ince']} against {paper.MFLOPS['ince']} MFLOP: {_percent(more)}",
-            cost_judges.flops("gca-ince", _percent, lambda x: round(100 * x) <= 5),
-        ),
-        Claim(
-            COST,
-            "FLOPs GCA-UOT",
-            text,
-            "GCA-UOT saves 30 % of INCE's FLOPs",
-            f"{paper.MFLOPS['gca-uot']} against {paper.MFLOPS['ince']} MFLOP: {_percent(less)}; its INCE multiplies by "
-            "dense diagonal matrices (`flops published` below)",
-            cost_judges.flops("gca-uot", _percent, lambda x: x <= less),
-        ),
-    ]
+        says, judge = f"{NAMES[a]} {how} than {NAMES[b]}", partial(judges.fewer_seconds, a=a, b=b)
+        found.append(EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", time, says, none, judge, True))
+    # 5 % are meant to the nearest one
+    says, judge = "GCA-INCE has 5 % more FLOPs than INCE", partial(judges.flops, method="gca-ince", most=0.055)
+    found.append(EmpiricalClaim(COST, "FLOPs GCA-INCE", text, says, _more_flops("gca-ince"), judge))
+    told = f"{_more_flops('gca-uot')}; its INCE multiplies by dense diagonal matrices (`flops published` below)"
+    says, judge = "GCA-UOT saves 30 % of INCE's FLOPs", partial(judges.flops, method="gca-uot", most=less)
+    return [*found, EmpiricalClaim(COST, "FLOPs GCA-UOT", text, says, told, judge)]
 
 
-def _own() -> list[Claim]:
-    table, text = "tab:new_combine", "Results on Standard Augmentations"
+def _own() -> list[EmpiricalClaim]:
+    table, text, caption = "tab:new_combine", "Results on Standard Augmentations", "caption of tab:new_combine"
     told: list[tuple[str, str, str, str, printed.Rule]] = [
         ("7 of 8", table, "GCA-UOT has the bold number in all but one column", "7 of 8", printed.all_but_one),
         ("SVHN", text, "+GCA gains “in almost all settings except for SVHN”", "no figure", printed.except_svhn),
         ("larger", text, "“bigger gains observed when adding GCA to RINCE”", "no figure", printed.larger_for_rince),
         ("rows Δ", table, "Δ is the GCA row less the row above it", "16 differences", printed.rows_delta),
         ("spread of Δ", text, "+GCA versions show “performance gains”", "16 differences", printed.deltas_exclude_zero),
-        (
-            "underlined",
-            f"caption of {table}",
-            "“the second-place model is underlined”",
-            "8 columns",
-            printed.underlined,
-        ),
+        ("underlined", caption, "“the second-place model is underlined”", "8 columns", printed.underlined),
         ("standard", "app:corruptset", f"Standard rows are the columns of {table}", "27 figures", printed.standard),
     ]
     return [
-        Claim(OWN, label, where, says, figures, printed.of_the_paper(rule))
+        EmpiricalClaim(OWN, label, where, says, figures, partial(_by_the_paper, rule=rule))
         for label, where, says, figures, rule in told
     ]
 
 
-LEDGER: tuple[Claim, ...] = (
+def _by_the_paper(results: Results, rule: printed.Rule) -> Verdict:
+    return rule(printed.PAPER)
+
+
+LEDGER: tuple[EmpiricalClaim, ...] = (
     *_deltas(),
-    Claim(
-        ACCURACY,
-        "larger gains for RINCE",
-        "Results on Standard Augmentations",
-        "Bigger gains are observed when adding GCA to RINCE than to INCE",
-        "mean Δ of the four columns {} against {}".format(*map(_signed, _mean_deltas())),
-        judges.larger_gains,
-    ),
-    _best("GCA-UOT best", "tab:new_combine", "GCA-UOT is best in 7 of 8 columns", NEW_COMBINE, "table1"),
-    _best(
-        "GCA-UOT best, CIFAR-10",
-        "tab:cifar10",
-        "… under every condition on CIFAR-10",
-        paper.CIFAR10,
-        "tableA-cifar10",
-        "table1",
-    ),
-    _best(
-        "GCA-UOT best, CIFAR-100",
-        "tab:cifar100",
-        "… under every condition on CIFAR-100",
-        paper.CIFAR100,
-        "tableA-cifar100",
-        "table1",
-    ),
-    _best(
-        "GCA-UOT best, CIFAR-10C",
-        "tab:cifar10c",
-        "… under all but large erase on CIFAR-10C",
-        paper.CIFAR10C,
-        "tableA-cifar10c",
-        "table1",
+    _larger_gains(),
+    _best("", "tab:new_combine", "GCA-UOT is best in 7 of 8 columns", NEW_COMBINE, "table1"),
+    *(
+        _best(f", {name}", f"tab:{data}", f"… under {where} on {name}", of, f"tableA-{data}", "table1")
+        for name, data, where, of in (
+            ("CIFAR-10", "cifar10", "every condition", columns.CIFAR10),
+            ("CIFAR-100", "cifar100", "every condition", columns.CIFAR100),
+            ("CIFAR-10C", "cifar10c", "all but large erase", columns.CIFAR10C),
+        )
     ),
     *_extreme(),
     *_noise(),
     *_quality(),
     *_same_eps(),
-    Claim(
+    EmpiricalClaim(
         TARGET,
         "domain accuracy",
         "sec:domaingen, fig:Ptgt",
         "More weight on the domain raises the accuracy of domain classification",
         "{} % → {} %".format(*paper.DOMAIN_ACCURACY),
-        judges.domains("domain", judges.signed),
+        partial(judges.domains, measure="domain", judged=by_sign),
         exploratory=True,
     ),
-    Claim(
+    EmpiricalClaim(
         TARGET,
         "class accuracy",
         "sec:domaingen, fig:Ptgt",
         "… “without diminishing classification performance” (held: the interval is above −1 point)",
         "no figure in the text",
-        judges.domains("across-domains", judges.no_loss),
+        partial(judges.domains, measure="across-domains", judged=within),
         exploratory=True,
     ),
-    Claim(
+    EmpiricalClaim(
         PLANS,
         "row and column sums",
         "app:vistransplan",
         "INCE's plan has only its rows normalised, GCA-INCE's and GCA-RINCE's rows and columns",
         "a picture",
-        plan_judges.both_marginals,
+        judges.both_marginals,
     ),
-    Claim(
+    EmpiricalClaim(
         PLANS,
         "contrast of GCA-UOT",
         "app:vistransplan",
         "GCA-UOT's plan shows greater differences between positive and negative pairs",
         "a picture",
-        plan_judges.clearer,
+        judges.clearer,
     ),
-    Claim(
+    EmpiricalClaim(
         PLANS,
         "ε smooths",
         "sec:otppm, fig:epsilon_study",
         "ε controls the amount of smoothing: the plan's entropy rises with ε",
         "a picture",
-        plan_judges.smoother,
+        judges.smoother,
     ),
-    Claim(
+    EmpiricalClaim(
         ITERATIONS,
         "fewer than ten",
         "app:time",
@@ -277,7 +223,7 @@ LEDGER: tuple[Claim, ...] = (
         "“in many cases can converge very quickly in fewer than 10 iterations”",
         judges.few_iterations,
     ),
-    Claim(
+    EmpiricalClaim(
         ITERATIONS,
         "q and λ",
         "fig:ablation_study",

@@ -22,7 +22,7 @@ from gcalign.lab.evaluation import Result, domain_probe, evaluate, extract, leav
 from gcalign.lab.evaluation.protocols import linear_fast
 from gcalign.lab.experiments import pair_measures
 from gcalign.lab.experiments.registry import Scale
-from gcalign.lab.experiments.subject import ENCODERS, Subject, cells, corrupted
+from gcalign.lab.experiments.subject import ENCODERS, MeasuredRun, cells, corrupted
 from gcalign.lab.provenance import commit
 from gcalign.lab.training import use
 from gcalign.lab.training.config import Config
@@ -70,8 +70,8 @@ def _about(result: Result) -> dict[str, Any]:
     }
 
 
-def _protocol(name: str) -> Callable[[Subject], list[Finding]]:
-    def measure(of: Subject) -> list[Finding]:
+def _protocol(name: str) -> Callable[[MeasuredRun], list[Finding]]:
+    def measure(of: MeasuredRun) -> list[Finding]:
         train, test = of.images("train"), of.images("test")
         options = PROTOCOLS.get(name, {}) | (LINEAR.get(of.config.data.name, {}) if name == "linear" else {})
         known, asked = of.features("train"), of.features("test")
@@ -85,7 +85,7 @@ def _protocol(name: str) -> Callable[[Subject], list[Finding]]:
     return measure
 
 
-def _validation(of: Subject) -> list[Finding]:
+def _validation(of: MeasuredRun) -> list[Finding]:
     """Held out of the training images, whose labels the run never saw; the test split is not loaded."""
     if of.config.data.paired:
         return [Finding(name, value, about=about) for name, value, about in pair_measures.validated(of)]
@@ -97,7 +97,7 @@ def _validation(of: Subject) -> list[Finding]:
     return [Finding("validation", fitted.validation, about={**about, "hyperparameters": fitted.hyperparameters})]
 
 
-def _cifar10c(of: Subject) -> list[Finding]:
+def _cifar10c(of: MeasuredRun) -> list[Finding]:
     if of.scale.corrupted is None:  # the published files, or all of it made here; a linear layer for each
         result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, of.data, of.device, False), seed=0)
         return [Finding("cifar10c", result.accuracy, about=_about(result))]
@@ -123,7 +123,7 @@ def _cifar10c(of: Subject) -> list[Finding]:
     return [Finding("cifar10c", statistics.fmean(each.values()), about=about)]
 
 
-def _align_uniform(of: Subject) -> list[Finding]:
+def _align_uniform(of: MeasuredRun) -> list[Finding]:
     test = of.images("test")
     n = min(PAIRED, len(test))
     pools = {"clean": test, "corrupted": corrupted(of, n // len(cells())).images}
@@ -140,13 +140,13 @@ def _align_uniform(of: Subject) -> list[Finding]:
     return found
 
 
-def _compactness(of: Subject) -> list[Finding]:
+def _compactness(of: MeasuredRun) -> list[Finding]:
     images = of.images("test")
     value = compactness(of.features("test"), labels_of(images, "compactness")).item()
     return [Finding("compactness", value, about={"of": "the encoder's output", "split": "test", "images": len(images)})]
 
 
-def _mismatch(of: Subject) -> list[Finding]:
+def _mismatch(of: MeasuredRun) -> list[Finding]:
     """How well a plan tells true from mismatched pairs among test images, and what its gradient does with either.
 
     The gradient of a KL loss in −log K is T − P: a pair is pulled together by 1 − P_ii, and pushed from the others by
@@ -196,7 +196,7 @@ def _by_class(test: Images) -> Tensor:
     return index[labels[index].argsort(stable=True)]
 
 
-def _planned(of: Subject, **options: Any) -> Finding:
+def _planned(of: MeasuredRun, **options: Any) -> Finding:
     """The plan of the run's method, or another's with the run's weights, after the paper's five iterations."""
     test = of.images("test")
     index = _by_class(test)
@@ -219,11 +219,11 @@ def _planned(of: Subject, **options: Any) -> Finding:
     return Finding("plan", None, about=about)
 
 
-def _plan(of: Subject) -> list[Finding]:
+def _plan(of: MeasuredRun) -> list[Finding]:
     return [_planned(of)]
 
 
-def _plans_epsilon(of: Subject) -> list[Finding]:
+def _plans_epsilon(of: MeasuredRun) -> list[Finding]:
     found = []
     for method in ("ince", "gca-uot"):
         for eps in EPSILONS:
@@ -234,10 +234,10 @@ def _plans_epsilon(of: Subject) -> list[Finding]:
     return found
 
 
-def _domain(which: str) -> Callable[[Subject], list[Finding]]:
+def _domain(which: str) -> Callable[[MeasuredRun], list[Finding]]:
     """Tested on images whose domain nothing has shown the encoder."""
 
-    def measure(of: Subject) -> list[Finding]:
+    def measure(of: MeasuredRun) -> list[Finding]:
         whole = of.everything(which)
         about: dict[str, Any] = {"unseen": whole.unseen, "names": whole.domain_names}
         result = domain_probe(whole.features, whole.domains, **about, **of.scale.readout)
@@ -247,8 +247,8 @@ def _domain(which: str) -> Callable[[Subject], list[Finding]]:
     return measure
 
 
-def _across(which: str) -> Callable[[Subject], list[Finding]]:
-    def measure(of: Subject) -> list[Finding]:
+def _across(which: str) -> Callable[[MeasuredRun], list[Finding]]:
+    def measure(of: MeasuredRun) -> list[Finding]:
         whole = of.everything(which)
         about: dict[str, Any] = {"names": whole.classes, "domain_names": whole.domain_names}
         result = leave_one_domain_out(whole.features, whole.labels, whole.domains, **about, **of.scale.readout)
@@ -261,7 +261,7 @@ def _of(name: str, which: str) -> str:
     return name if which == "trained" else f"{name}-{which}"
 
 
-MEASURES: dict[str, Callable[[Subject], list[Finding]]] = {
+MEASURES: dict[str, Callable[[MeasuredRun], list[Finding]]] = {
     **{name: _protocol(name) for name in ("linear", "linear-fast", "knn", "10-labels", "100-labels")},
     "validation": _validation,
     "cifar10c": _cifar10c,
@@ -298,7 +298,7 @@ def _dated(finding: Finding) -> dict[str, Any]:
 def measure(run: Run, names: tuple[str, ...], scale: Scale, config: Config) -> None:
     """Whatever of `names` is not kept yet, of a run that this process owns; `config` is what a command named."""
     have = kept(run)
-    subject = Subject(run, scale, config)
+    subject = MeasuredRun(run, scale, config)
     for name in names:
         if key(name, scale) in have:
             continue

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments.sheets import Sheet
 from gcalign.lab.experiments.statistics import Estimate, by_seed, difference, holm, minus, spread
 
 NAMES = {"clip": "INCE (CLIP)", "gca-ince": "GCA-INCE", "gca-uot": "GCA-UOT"}
@@ -28,17 +28,17 @@ def emoji_pairs(records: Sequence[Record], folder: Path) -> list[Path]:
         for target in targets:
             for method in methods:
                 of = {"method": method, "noise": noise, "target": target}
-                cells = [Cell(f"{noise:.0%}"), Cell(target), Cell(NAMES[method])]
+                cells = [f"{noise:.0%}", target, NAMES[method]]
                 for measure in MEASURES:
                     values = by_seed(records, measure, **of)
                     found = spread(values.values()) if values else None
-                    cells.append(Cell("–" if found is None else _percent(found.mean, found.std)))
+                    cells.append("–" if found is None else _percent(found.mean, found.std))
                 mine = by_seed(records, PRIMARY, **of)
                 clip = by_seed(records, PRIMARY, method="clip", noise=noise, target=target)
                 plain = by_seed(records, PRIMARY, method=method, noise=noise, target="identity")
                 p = ps.get((noise, method)) if target == "identity" else None
-                cells.append(Cell(_gap(mine, clip, p) if method != "clip" else "–"))
-                cells.append(Cell(_gap(mine, plain) if target == "graded" else "–"))
+                cells.append(_gap(mine, clip, p) if method != "clip" else "–")
+                cells.append(_gap(mine, plain) if target == "graded" else "–")
                 rows.append(cells)
     header = ["mismatched", "target", "method", *MEASURES, f"{PRIMARY}: − INCE", f"{PRIMARY}: graded − identity"]
     seeds = sorted({r.seed for r in records if r.seed is not None})

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import TypeVar
 
-from gcalign.lab.experiments import paper, search, suite
-from gcalign.lab.experiments.claim import Claim
-from gcalign.lab.experiments.judges import ALPHA, NEGLIGIBLE, Judge, NotMeasured, Results, Verdict, Word
-from gcalign.lab.experiments.paper import NAMES
-from gcalign.lab.experiments.planned import ALPHAS, COMPARED, EXTREME, RELAXATIONS
-from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments import columns, search, suite
+from gcalign.lab.experiments.columns import EXTREME
+from gcalign.lab.experiments.jobs import ALPHAS, COMPARED, RELAXATIONS
 from gcalign.lab.experiments.scales import SCALES
+from gcalign.lab.experiments.sheets import points
 from gcalign.lab.experiments.statistics import Comparison, Estimate, Seeded, averaged, by_seed, contrast, holm, mean
-from gcalign.lab.experiments.tables import points
+from gcalign.lab.experiments.verdicts import (
+    ALPHA,
+    NEGLIGIBLE,
+    EmpiricalClaim,
+    NotMeasured,
+    Results,
+    Verdict,
+    Word,
+    bracket,
+)
+from gcalign.lab.paper import NAMES
 
 Row = TypeVar("Row")
 MISMATCH, SECONDARY, MECHANISM = "E1: mismatched pairs", "E1: secondary measures", "E1: mechanism"
@@ -50,10 +59,8 @@ def compared(
 
 def told(c: Comparison, unit: float = 100, digits: int = 2, of: str = " points") -> str:
     """The paired interval, which decides, then the pooled one."""
-    pooled = points(c.pooled.interval(), unit, digits)
-    return f"{points(c.paired.interval(), unit, digits)}{of}" + (
-        f"; pooled {pooled[pooled.index('[') :]}" if c.pooled.df else ""
-    )
+    pooled = f"; pooled {bracket(points(c.pooled.interval(), unit, digits))}" if c.pooled.df else ""
+    return f"{points(c.paired.interval(), unit, digits)}{of}{pooled}"
 
 
 def above(c: Comparison, said: str, bound: float = 0.0) -> Verdict:
@@ -67,24 +74,21 @@ def above(c: Comparison, said: str, bound: float = 0.0) -> Verdict:
 # --- E1 --------------------------------------------------------------------------------------------------------
 
 
-def _mismatched(results: Results, measure: str | None, **labels: str) -> tuple[dict[str, Seeded], float]:
+def _mismatched(results: Results, measure: str | None, **labels: str) -> tuple[dict[str, Seeded], str]:
     """Values of each method at the largest share of mismatched pairs, and that share; `None` is the linear probe."""
     records = results.of("fig-mismatch")
     share = max(suite.named("fig-mismatch").at(SCALES[results.scale]).noise)
-    what = measure or paper.accuracy(records)
-    return {m: by_seed(records, what, method=m, noise=share, **labels) for m in COMPARED}, share
+    what = measure or columns.accuracy(records)
+    table: dict[str, Seeded] = {m: by_seed(records, what, method=m, noise=share, **labels) for m in COMPARED}
+    return table, f"with {100 * share:.0f} % of the pairs mismatched"
 
 
-def mismatched(measure: str | None, method: str) -> Judge:
+def mismatched(results: Results, measure: str | None, method: str) -> Verdict:
     """method − INCE with most pairs mismatched."""
-
-    def judge(results: Results) -> Verdict:
-        table, share = _mismatched(results, measure)
-        c = compared(results, "fig-mismatch", table, {method: 1, "ince": -1})
-        levels = f"{100 * mean(table[method]):.1f} against {100 * mean(table['ince']):.1f} %"
-        return above(c, f"{told(c)} ({levels}) with {100 * share:.0f} % of the pairs mismatched")
-
-    return judge
+    table, share = _mismatched(results, measure)
+    c = compared(results, "fig-mismatch", table, {method: 1, "ince": -1})
+    levels = f"{100 * mean(table[method]):.1f} against {100 * mean(table['ince']):.1f} %"
+    return above(c, f"{told(c)} ({levels}) {share}")
 
 
 def detected(results: Results) -> Verdict:
@@ -92,7 +96,7 @@ def detected(results: Results) -> Verdict:
     table, share = _mismatched(results, "mismatch-auroc", score="plan")
     c = compared(results, "fig-mismatch", table, {"gca-uot": 1, "ince": -1})
     levels = f"{mean(table['gca-uot']):.3f} against {mean(table['ince']):.3f}"
-    return above(c, f"{told(c, 1, 3, '')} ({levels}) with {100 * share:.0f} % of the pairs mismatched")
+    return above(c, f"{told(c, 1, 3, '')} ({levels}) {share}")
 
 
 def _relaxed(results: Results, measure: str, **labels: str) -> dict[float, Seeded]:
@@ -129,21 +133,16 @@ def finite(results: Results) -> Verdict:
 # --- E2 --------------------------------------------------------------------------------------------------------
 
 
-def extreme(a: str, b: str) -> Judge:
+def extreme(results: Results, a: str, b: str) -> Verdict:
     """a − b, mean of the extreme views."""
-
-    def judge(results: Results) -> Verdict:
-        records = results.of("fig-extreme")
-        measure = paper.accuracy(records)
-        methods = {str(r.labels["method"]) for r in records}
-        table = {
-            m: averaged([by_seed(records, measure, method=m, setting=view) for view in EXTREME])
-            for m in sorted(methods)
-        }
-        c = compared(results, "fig-extreme", table, {a: 1, b: -1})
-        return above(c, f"{told(c)}, mean of {', '.join(EXTREME)}")
-
-    return judge
+    records = results.of("fig-extreme")
+    measure = columns.accuracy(records)
+    table = {
+        m: averaged([by_seed(records, measure, method=m, setting=view) for view in EXTREME])
+        for m in sorted({str(r.labels["method"]) for r in records})
+    }
+    c = compared(results, "fig-extreme", table, {a: 1, b: -1})
+    return above(c, f"{told(c)}, mean of {', '.join(EXTREME)}")
 
 
 # --- E3 --------------------------------------------------------------------------------------------------------
@@ -154,15 +153,11 @@ def _weighted(results: Results, measure: str) -> dict[float, Seeded]:
     return {alpha: by_seed(records, measure, alpha=alpha) for alpha in ALPHAS}
 
 
-def weighted(measure: str, alpha: float, bound: float) -> Judge:
+def weighted(results: Results, measure: str, alpha: float, bound: float) -> Verdict:
     """Accuracy with weight α on the domain less that with pairs alone, against a bound."""
-
-    def judge(results: Results) -> Verdict:
-        table = _weighted(results, measure)
-        c = compared(results, "fig-targets", table, {alpha: 1, 0.0: -1})
-        return above(c, f"{told(c)} from {100 * mean(table[0.0]):.1f} %", bound)
-
-    return judge
+    table = _weighted(results, measure)
+    c = compared(results, "fig-targets", table, {alpha: 1, 0.0: -1})
+    return above(c, f"{told(c)} from {100 * mean(table[0.0]):.1f} %", bound)
 
 
 def bought(results: Results) -> Verdict:
@@ -181,9 +176,8 @@ def bought(results: Results) -> Verdict:
     bad = [min(1.0, 2 * min(_side(d, 0.0, -1), _side(k, -NEGLIGIBLE, -1))) for d, k in gains.values()]
     word: Word = "held" if min(good.values()) <= ALPHA else "failed" if max(bad) <= ALPHA else "not shown"
     each = [f"α = {a:g}: {points(d.interval())} and {points(k.interval())}" for a, (d, k) in gains.items()]
-    return Verdict(
-        word, f"domain and class accuracy less pairs alone: {'; '.join(each)}{_window(results)}", gains[1.0][0].n
-    )
+    said = f"domain and class accuracy less pairs alone: {'; '.join(each)}{_window(results)}"
+    return Verdict(word, said, gains[1.0][0].n)
 
 
 def _side(e: Estimate, bound: float, sign: int) -> float:
@@ -192,8 +186,7 @@ def _side(e: Estimate, bound: float, sign: int) -> float:
 
 
 def _window(results: Results) -> str:
-    records: Sequence[Record] = results.of("fig-targets")
-    lines = {which: by_seed(records, f"domain-{which}") for which in ("untrained", "supervised")}
+    lines = {which: by_seed(results.of("fig-targets"), f"domain-{which}") for which in ("untrained", "supervised")}
     said = [f"{which} {100 * mean(by):.1f} %" for which, by in lines.items() if by]
     return f"; domain accuracy {', '.join(said)}" if said else ""
 
@@ -201,66 +194,44 @@ def _window(results: Results) -> str:
 # --- the claims ------------------------------------------------------------------------------------------------
 
 
-def _family() -> list[Claim]:
+def _family() -> list[EmpiricalClaim]:
     """The family of E1; its primary comparison is the first."""
-    order = sorted((m for m in COMPARED if m != "ince"), key=lambda m: m != "gca-uot")
-    return [
-        Claim(
-            MISMATCH,
-            f"E1 {NAMES[m]}, {name}",
-            "plan, E1",
-            f"{NAMES[m]} is above INCE where most pairs are mismatched, {name}" + (" (primary)" if first else ""),
-            OURS,
-            mismatched(measure, m),
-        )
-        for measure, name in (("knn", "nearest neighbours"), (None, "linear probe"))
-        for m in order
-        for first in [measure == "knn" and m == "gca-uot"]
-    ]
+    found = []
+    for measure, name in (("knn", "nearest neighbours"), (None, "linear probe")):
+        for m in sorted((m for m in COMPARED if m != "ince"), key=lambda m: m != "gca-uot"):
+            says = f"{NAMES[m]} is above INCE where most pairs are mismatched, {name}"
+            says += " (primary)" if measure == "knn" and m == "gca-uot" else ""
+            judge = partial(mismatched, measure=measure, method=m)
+            found.append(EmpiricalClaim(MISMATCH, f"E1 {NAMES[m]}, {name}", "plan, E1", says, OURS, judge))
+    return found
 
 
-def _targets() -> list[Claim]:
-    told = (
+def _targets() -> list[EmpiricalClaim]:
+    says = "There is an α with domain accuracy above, and class accuracy not more than a point below pairs alone"
+    found = [EmpiricalClaim(TARGETS, "E3 both", "plan, E3", says, OURS, bought)]
+    for measure, name, bound, beats in (
         ("domain", "domain accuracy", 0.0, "is above that of pairs alone"),
         ("across-domains", "class accuracy", -NEGLIGIBLE, "is not more than a point below that of pairs alone"),
-    )
-    return [
-        Claim(
-            TARGETS,
-            "E3 both",
-            "plan, E3",
-            "There is an α with domain accuracy above, and class accuracy not more than a point below pairs alone",
-            OURS,
-            bought,
-        ),
-        *(
-            Claim(
-                TARGETS,
-                f"E3 {name}, α = {alpha:g}",
-                "plan, E3",
-                f"{name.capitalize()} at α = {alpha:g} {says}",
-                OURS,
-                judge,
-            )
-            for measure, name, bound, says in told
-            for alpha in ALPHAS[1:]
-            for judge in [weighted(measure, alpha, bound)]
-        ),
-    ]
+    ):
+        for alpha in ALPHAS[1:]:
+            says, judge = f"{name.capitalize()} at α = {alpha:g} {beats}", partial(weighted, measure=measure)
+            judge = partial(judge, alpha=alpha, bound=bound)
+            found.append(EmpiricalClaim(TARGETS, f"E3 {name}, α = {alpha:g}", "plan, E3", says, OURS, judge))
+    return found
 
 
-PLANNED: tuple[Claim, ...] = (
+PLANNED: tuple[EmpiricalClaim, ...] = (
     *_family(),
     *(
-        Claim(SECONDARY, f"E1 {name}", "plan, E1", f"GCA-UOT is above INCE {where}", OURS, judge)
+        EmpiricalClaim(SECONDARY, f"E1 {name}", "plan, E1", f"GCA-UOT is above INCE {where}", OURS, judge)
         for name, where, judge in (
-            ("100 labels", "with 100 labels", mismatched("100-labels", "gca-uot")),
-            ("10 labels", "with 10 labels", mismatched("10-labels", "gca-uot")),
+            ("100 labels", "with 100 labels", partial(mismatched, measure="100-labels", method="gca-uot")),
+            ("10 labels", "with 10 labels", partial(mismatched, measure="10-labels", method="gca-uot")),
             ("detection", "in telling true from mismatched pairs (AUROC of the plan)", detected),
         )
     ),
-    Claim(MECHANISM, "E1 push", "plan, E1", "Mismatched pairs are pushed less, the smaller λ is", OURS, push),
-    Claim(
+    EmpiricalClaim(MECHANISM, "E1 push", "plan, E1", "Mismatched pairs are pushed less, the smaller λ is", OURS, push),
+    EmpiricalClaim(
         MECHANISM,
         "E1 finite λ",
         "plan, E1",
@@ -269,13 +240,13 @@ PLANNED: tuple[Claim, ...] = (
         finite,
     ),
     *(
-        Claim(
+        EmpiricalClaim(
             VIEWS,
             f"E2 {NAMES[a]}, {NAMES[b]}",
             "plan, E2",
             f"{NAMES[a]} is above {NAMES[b]} with extreme views",
             OURS,
-            extreme(a, b),
+            partial(extreme, a=a, b=b),
         )
         for a, b in (("gca-uot", "ince"), ("gca-ince", "ince"), ("gca-rince", "rince"))
     ),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gcalign.lab.experiments import paper
-from gcalign.lab.experiments.judges import Judge, Verdict, Word
-from gcalign.lab.experiments.paper import METHODS, NAMES, PAIRS, Column
+from gcalign.lab import paper
+from gcalign.lab.experiments import columns
+from gcalign.lab.experiments.columns import Column
+from gcalign.lab.experiments.sheets import signed
 from gcalign.lab.experiments.statistics import Difference
+from gcalign.lab.experiments.verdicts import Verdict, Word
+from gcalign.lab.paper import METHODS, NAMES, PAIRS
 
 
 @dataclass(frozen=True)
@@ -26,21 +29,12 @@ class Printed:
 
 
 PAPER = Printed(
-    paper.NEW_COMBINE,
+    columns.NEW_COMBINE,
     paper.DELTAS,
-    (frozenset({"gca-ince", "gca-rince"}),) * len(paper.NEW_COMBINE),
-    {"CIFAR-10": paper.CIFAR10[0], "CIFAR-100": paper.CIFAR100[0], "CIFAR-10C": paper.CIFAR10C[0]},
+    (paper.UNDERLINED,) * len(columns.NEW_COMBINE),
+    {"CIFAR-10": columns.CIFAR10[0], "CIFAR-100": columns.CIFAR100[0], "CIFAR-10C": columns.CIFAR10C[0]},
 )
 Rule = Callable[[Printed], Verdict]
-
-
-def of_the_paper(rule: Rule) -> Judge:
-    """A rule as a judge that needs no result file."""
-    return lambda results: rule(PAPER)
-
-
-def _signed(x: float) -> str:
-    return f"{x:+.2f}".replace("-", "−")
 
 
 def all_but_one(t: Printed) -> Verdict:
@@ -53,7 +47,7 @@ def all_but_one(t: Printed) -> Verdict:
 
 def except_svhn(t: Printed) -> Verdict:
     found = {a: printed for a, c, printed, _ in t.differences() if c.name == "SVHN"}
-    told = ", ".join(f"{NAMES[a]} {_signed(x)}" for a, x in found.items())
+    told = ", ".join(f"{NAMES[a]} {signed(x)}" for a, x in found.items())
     return Verdict("failed" if all(x > 0 for x in found.values()) else "held", f"Δ on SVHN: {told}")
 
 
@@ -66,7 +60,7 @@ def larger_for_rince(t: Printed) -> Verdict:
 
 def rows_delta(t: Printed) -> Verdict:
     wrong = [
-        f"{NAMES[a]}, {c.name}: printed {_signed(printed)}, the rows give {_signed(d.mean)}"
+        f"{NAMES[a]}, {c.name}: printed {signed(printed)}, the rows give {signed(d.mean)}"
         for a, c, printed, d in t.differences()
         if abs(d.mean - printed) > 1e-6
     ]
@@ -76,26 +70,12 @@ def rows_delta(t: Printed) -> Verdict:
 def deltas_exclude_zero(t: Printed) -> Verdict:
     """Held where most are gains beyond doubt, failed where no more of them are than are losses beyond doubt."""
     found = t.differences()
-    gains, losses = ([(a, c, d) for a, c, _, d in found if sure(d)] for sure in (_better, _worse))
-    word: Word = "not shown"
-    if 2 * len(gains) > len(found):
-        word = "held"
-    elif losses and len(gains) <= len(losses):
-        word = "failed"
-    told = (
-        f"{sum(printed > 0 for _, _, printed, _ in found)} of {len(found)} are gains; {len(gains) + len(losses)} have "
-    )
+    gains, losses = sum(d.better for *_, d in found), sum(d.worse for *_, d in found)
+    word: Word = "held" if 2 * gains > len(found) else "failed" if losses and gains <= losses else "not shown"
+    told = f"{sum(printed > 0 for _, _, printed, _ in found)} of {len(found)} are gains; {gains + losses} have "
     told += "a 95 % interval (Welch, 5 seeds each) that excludes zero"
-    clear = [f"{NAMES[a]}, {c.name} {_signed(d.mean)}" for a, c, _, d in found if d.better or d.worse]
+    clear = [f"{NAMES[a]}, {c.name} {signed(d.mean)}" for a, c, _, d in found if d.better or d.worse]
     return Verdict(word, f"{told}: {'; '.join(clear) or 'none'}")
-
-
-def _better(d: Difference) -> bool:
-    return d.better
-
-
-def _worse(d: Difference) -> bool:
-    return d.worse
 
 
 def underlined(t: Printed) -> Verdict:

@@ -15,7 +15,7 @@ from gcalign.lab.experiments import claims, records, suite
 from gcalign.lab.experiments.bars import bars, protocol_names
 from gcalign.lab.experiments.pair_shown import pair_results
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.shown import Entry, Gallery, choose, names, one_way
+from gcalign.lab.experiments.shown import Entry, Showcase, choose, names, one_way
 from gcalign.lab.report import markdown, pack
 from gcalign.lab.report.page import Cell, Grid
 from gcalign.lab.report.study import Judgement, Point, Result, Study, render
@@ -53,7 +53,7 @@ def report(
         said = f" that can be read ({notes[0]})" if notes else ""
         raise ValueError(f"{folder} has no runs{said}; make one with: gcalign train method=gca-uot data=scenes")
     chosen = choose(runs, shown)
-    gallery = Gallery(images, encoders, [path_of(root) for root in roots])
+    gallery = Showcase(images, encoders, [path_of(root) for root in roots])
     drawn = _results(path_of(results), notes) if results else []
     drawn += pair_results(chosen, names(chosen))
     interactive = [gallery.show(entry, name) for entry, name in zip(chosen, names(chosen), strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from gcalign.lab import files
+from gcalign.lab.experiments.statistics import Difference
 
 _SYMBOLS = {
     "\\": r"\textbackslash{}",
@@ -30,18 +32,27 @@ _SYMBOLS = {
 }
 
 
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    mark: Literal["", "best", "second"] = ""
+class Best(str):
+    """The text of a cell that is the best of its column."""
 
-    def markdown(self) -> str:
-        around = {"": "", "best": "**", "second": "_"}[self.mark]
-        return f"{around}{escaped(self.text)}{around}"
 
-    def tex(self) -> str:
-        command = {"": "", "best": r"\textbf", "second": r"\underline"}[self.mark]
-        return f"{command}{{{tex(self.text)}}}" if command else tex(self.text)
+class Second(str):
+    """Likewise, the second."""
+
+
+def marked(text: str, mark: Literal["", "best", "second"]) -> str:
+    """The text of a cell, with its rank."""
+    return {"": str, "best": Best, "second": Second}[mark](text)
+
+
+def _markdown(cell: str) -> str:
+    around = "**" if isinstance(cell, Best) else "_" if isinstance(cell, Second) else ""
+    return f"{around}{escaped(cell)}{around}"
+
+
+def _tex(cell: str) -> str:
+    command = r"\textbf" if isinstance(cell, Best) else r"\underline" if isinstance(cell, Second) else ""
+    return f"{command}{{{tex(cell)}}}" if command else tex(cell)
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,13 @@ class Sheet:
 
     name: str
     header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     groups: Sequence[tuple[str, int]] = ()
 
     def markdown(self) -> str:
         lines = [[escaped(h) for h in self.header], ["---"] * len(self.header)]
-        lines += [[cell.markdown() for cell in row] for row in self.rows]
+        lines += [[_markdown(cell) for cell in row] for row in self.rows]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"# {self.name}\n\n{body}\n\n" + "\n\n".join(self.notes) + "\n"
 
@@ -72,7 +83,7 @@ class Sheet:
                 body += [rf"\cmidrule(lr){{{start}-{start + n - 1}}}"]
                 start += n
         body += [line([tex(h) for h in self.header]), r"\midrule"]
-        body += [line([cell.tex() for cell in row]) for row in self.rows]
+        body += [line([_tex(cell) for cell in row]) for row in self.rows]
         caption = rf"\caption{{{tex(' '.join(self.notes))}}}"
         ends = (r"\bottomrule", r"\end{tabular}}", caption, rf"\label{{tab:{self.name}}}", r"\end{table}")
         head = ("% needs booktabs and graphicx", r"\begin{table}", r"\centering", r"\resizebox{\textwidth}{!}{%")
@@ -84,6 +95,17 @@ class Sheet:
         for path, content in zip(paths, (self.markdown(), self.tex()), strict=True):
             files.write(path, content)
         return paths
+
+
+def signed(x: float, digits: int = 2) -> str:
+    """+1.01 or −0.5, with a minus sign that is no hyphen."""
+    return f"{x:+.{digits}f}".replace("-", "−")
+
+
+def points(d: Difference, unit: float = 100, digits: int = 2) -> str:
+    """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
+    mean, low, high = (signed(unit * x, digits) for x in (d.mean, d.low, d.high))
+    return mean if math.isinf(d.low) else f"{mean} [{low}, {high}]"
 
 
 def escaped(text: str) -> str:

@@ -102,7 +102,7 @@ def names(runs: Sequence[Entry], *, seeds: bool = True) -> list[str]:
 
 
 @dataclass
-class Gallery:
+class Showcase:
     """Samples and pairings, made once for all runs that share them; what could not be made is said in `notes`."""
 
     size: int

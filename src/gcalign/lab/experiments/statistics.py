@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scipy import stats
-
 from gcalign.lab.experiments.records import Record
 
 Seeded = Mapping[int | None, float]  # a value for each seed; None for what has no seed
@@ -113,6 +111,8 @@ def t_quantile(df: float, level: float = LEVEL) -> float:
     """t with P(|T| ≤ t) = level for Student's T with `df` degrees of freedom."""
     if not df > 0:
         raise ValueError(f"df={df} must be > 0; an interval needs two values or more")
+    from scipy import stats  # half a second, which `gcalign --help` does not wait for
+
     return float(stats.t.ppf((1 + level) / 2, df))
 
 
@@ -131,6 +131,8 @@ class Estimate:
 
     def p(self, bound: float = 0.0) -> float:
         """Of the two-sided test against `bound`: the least α whose interval excludes it."""
+        from scipy import stats
+
         if not self.df:
             return 1.0
         gap = abs(self.mean - bound)

@@ -27,7 +27,7 @@ from gcalign.lab.training.supervised import supervised
 from gcalign.lab.training.train import images_of
 
 
-class Subject:
+class MeasuredRun:
     """A finished run about to be measured. What several measurements need is made once."""
 
     def __init__(self, run: Run, scale: Scale, config: Config) -> None:
@@ -88,11 +88,11 @@ class Subject:
         return torch.cat(z[0]), torch.cat(z[1])
 
 
-def _untrained(of: Subject) -> nn.Module:
+def _untrained(of: MeasuredRun) -> nn.Module:
     return Baseline("untrained", of.config, outside(of.config.model.encoder))(of.images("train")).eval()
 
 
-def _supervised(of: Subject) -> nn.Module:
+def _supervised(of: MeasuredRun) -> nn.Module:
     images = of.images("train")
     if images.domains is None:
         raise ValueError(f"{images.name} has no domains to supervise with; use data that has them, such as pacs")
@@ -100,7 +100,7 @@ def _supervised(of: Subject) -> nn.Module:
 
 
 # of a run: its own, the one it started from, and that one trained on the domains of the same images
-ENCODERS: Mapping[str, Callable[[Subject], nn.Module]] = {
+ENCODERS: Mapping[str, Callable[[MeasuredRun], nn.Module]] = {
     "trained": lambda of: of.encoder,
     "untrained": _untrained,
     "supervised": _supervised,
@@ -166,6 +166,6 @@ def _pool(data: tuple[tuple[str, Any], ...], each: int) -> Pool:
     return Pool(images, torch.arange(len(cells())).repeat_interleave(each))
 
 
-def corrupted(of: Subject, each: int) -> Pool:
+def corrupted(of: MeasuredRun, each: int) -> Pool:
     """The same images for every run, made once by a process."""
     return _pool(tuple(dataclasses.asdict(of.data).items()), each)

@@ -2,142 +2,93 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from gcalign.lab.experiments import jobs, planned
-from gcalign.lab.experiments.jobs import METHODS, PLANNED
+from gcalign.lab.experiments import jobs, paired_tables, tables
+from gcalign.lab.experiments.figures import accuracy, geometry, paired, plans, targets
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.registry import Experiment, Scale, named, names, register
+from gcalign.lab.experiments.registry import Draw, Experiment, Scale, named, names, register
+from gcalign.lab.paper import METHODS
 
 __all__ = ["named", "names"]
 
 
-def _lazily(place: str) -> Callable[..., Any]:
-    """A function `module:name` of this room, imported when it is called: drawing needs matplotlib, listing does not."""
-
-    def call(*args: Any) -> Any:
-        module, _, name = place.partition(":")
-        return getattr(importlib.import_module(f"gcalign.lab.experiments.{module}"), name)(*args)
-
-    return call
+def _add(name: str, label: str, draw: Draw, runs: Callable[..., Any] | None = None, **more: Any) -> None:
+    """Register an experiment; what it does is what is said of the function that makes its runs or its numbers."""
+    does = " ".join(((runs or more["compute"]).__doc__ or "").split()).rstrip(".")
+    does = does if does[1:2].isupper() else does[:1].lower() + does[1:]  # CIFAR-10 stays as it is
+    register(Experiment(name, does, label, draw, runs, **more))
 
 
-def _nothing(scale: Scale) -> Iterable[Record]:
-    """For what is drawn from the package itself."""
+# what needs torch is imported when it is called
+
+
+def _composition(scale: Scale) -> Iterable[Record]:
+    """What each method is made of, read from the methods themselves."""
     return ()
 
 
-def _add(name: str, does: str, label: str, draw: str, *what: Any, **more: Any) -> None:
-    register(Experiment(name, does, label, _lazily(draw), *what, **more))
+def _proximal(scale: Scale) -> Iterable[Record]:
+    """What a proximal operator does."""
+    return ()
 
 
-_add(
-    "table1",
-    "accuracy of nine methods in standard and noisy settings, with paired differences",
-    "tab:new_combine",
-    "tables:table1",
-    jobs.table1,
-    searched=METHODS,
-)
-_add(
-    "tableA-cifar10",
-    "CIFAR-10: standard, erase, crop and brightness",
-    "tab:cifar10",
-    "tables:table_a_cifar10",
-    jobs.cifar10,
-    searched=METHODS,
-)
-_add(
-    "tableA-cifar100",
-    "CIFAR-100: standard, erase, crop and brightness",
-    "tab:cifar100",
-    "tables:table_a_cifar100",
-    jobs.cifar100,
-    searched=METHODS,
-)
-_add(
-    "tableA-cifar10c",
-    "CIFAR-10-C: standard, erase, crop and brightness",
-    "tab:cifar10c",
-    "tables:table_a_cifar10c",
-    jobs.cifar10c,
-    searched=METHODS,
-)
-_add(
-    "table-methods",
-    "what each method is made of, read from the methods themselves",
-    "tab:diff",
-    "tables:table_methods",
-    compute=_nothing,
-)
-_add(
-    "fig-ptgt",
-    "domain and class accuracy against α − β of the target plan",
-    "fig:Ptgt",
-    "figures.accuracy:fig_ptgt",
-    jobs.ptgt,
-)
-_add(
-    "fig-time",
-    "run time of each method and of iterations, and accuracy against iterations",
-    "fig:time_comp",
-    "figures.accuracy:fig_time",
-    jobs.time,
-    _lazily("costs:times"),
-    searched=("gca-ince",),
-)
-_add("flops", "floating-point operations of each loss", "app:time", "tables:flops", compute=_lazily("costs:flops"))
-_add(
-    "fig-align-uniform",
-    "alignment and uniformity of each method, on clean and corrupted images",
-    "app:representation",
-    "figures.geometry:fig_align_uniform",
-    jobs.align_uniform,
-    searched=METHODS,
-)
-_add(
-    "fig-plans",
-    "−log P of four methods, sorted by class",
-    "fig:diagnolline",
-    "figures.plans:fig_plans",
-    jobs.plans,
-    searched=PLANNED,
-)
-_add(
-    "fig-epsilon",
-    "plans for ε from 0.01 to 1, INCE and GCA-UOT",
-    "fig:epsilon_study",
-    "figures.plans:fig_epsilon",
-    jobs.epsilon,
-    searched=("ince",),
-)
-_add(
-    "fig-sensitivity",
-    "compactness and accuracy against iterations and ε",
-    "fig:sensitivity_study",
-    "figures.accuracy:fig_sensitivity",
-    jobs.sensitivity,
-    searched=("gca-ince",),
-)
-_add(
-    "fig-q-lambda",
-    "accuracy of GCA-RINCE against q and λ",
-    "fig:ablation_study",
-    "figures.accuracy:fig_q_lambda",
-    jobs.q_lambda,
-    searched=("ince", "gca-rince"),
-)
-_add("fig-prox", "what a proximal operator does", "fig:proximal", "figures.geometry:fig_prox", compute=_nothing)
-_add(
-    "fig-noise",
-    "accuracy against the share of mismatched pairs (ours)",
-    "",
-    "figures.accuracy:fig_noise",
-    jobs.noise,
-    searched=METHODS,
-)
+def _times(scale: Scale) -> Iterable[Record]:
+    from gcalign.lab.experiments.costs import times
+
+    return times(scale)
+
+
+def _flops(scale: Scale) -> Iterable[Record]:
+    """Floating-point operations of each loss."""
+    from gcalign.lab.experiments.costs import flops
+
+    return flops(scale)
+
+
+def _audit(scale: Scale) -> Iterable[Record]:
+    """Which score finds mismatched pairs best: plan, CSLS, softmax, cosine, neighbours (ours)."""
+    from gcalign.lab.experiments.audits import table_audit
+
+    return table_audit(scale)
+
+
+def _draw_audit(records: Sequence[Record], folder: Path) -> list[Path]:
+    from gcalign.lab.experiments.audits import draw_audit
+
+    return draw_audit(records, folder)
+
+
+def _feedback(scale: Scale) -> Iterable[Record]:
+    """Train on mismatched pairs, audit, weight or drop them, train again (ours)."""
+    from gcalign.lab.experiments.feedback import table_feedback
+
+    return table_feedback(scale)
+
+
+def _draw_feedback(records: Sequence[Record], folder: Path) -> list[Path]:
+    from gcalign.lab.experiments.feedback import draw_feedback
+
+    return draw_feedback(records, folder)
+
+
+_add("table1", "tab:new_combine", tables.table1, jobs.table1, searched=METHODS)
+_add("tableA-cifar10", "tab:cifar10", tables.table_a_cifar10, jobs.cifar10, searched=METHODS)
+_add("tableA-cifar100", "tab:cifar100", tables.table_a_cifar100, jobs.cifar100, searched=METHODS)
+_add("tableA-cifar10c", "tab:cifar10c", tables.table_a_cifar10c, jobs.cifar10c, searched=METHODS)
+_add("table-methods", "tab:diff", tables.table_methods, compute=_composition)
+_add("fig-ptgt", "fig:Ptgt", accuracy.fig_ptgt, jobs.ptgt)
+_add("fig-time", "fig:time_comp", accuracy.fig_time, jobs.time, compute=_times, searched=("gca-ince",))
+_add("flops", "app:time", tables.flops, compute=_flops)
+_add("fig-align-uniform", "app:representation", geometry.fig_align_uniform, jobs.align_uniform, searched=METHODS)
+_add("fig-plans", "fig:diagnolline", plans.fig_plans, jobs.plans, searched=jobs.SHOWN)
+_add("fig-epsilon", "fig:epsilon_study", plans.fig_epsilon, jobs.epsilon, searched=("ince",))
+_add("fig-sensitivity", "fig:sensitivity_study", accuracy.fig_sensitivity, jobs.sensitivity, searched=("gca-ince",))
+_add("fig-q-lambda", "fig:ablation_study", accuracy.fig_q_lambda, jobs.q_lambda, searched=("ince", "gca-rince"))
+_add("fig-prox", "fig:proximal", geometry.fig_prox, compute=_proximal)
+_add("fig-noise", "", accuracy.fig_noise, jobs.noise, searched=METHODS)
 _LARGER: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"search": ("pairs.noise=0.3",)},
     "small": {
@@ -150,25 +101,11 @@ _LARGER: Mapping[str, Mapping[str, Any]] = {
     },
     "paper": {"noise": (0.0, 0.3, 0.6), "search": ("epochs=100", "pairs.noise=0.3")},
 }
+_mismatched: dict[str, Any] = {"search": "search-mismatch", "changes": _LARGER}
+_add("fig-mismatch", "", paired.fig_mismatch, jobs.mismatch, searched=jobs.COMPARED, **_mismatched)
 _add(
-    "fig-mismatch",
-    "does alignment protect against mismatched pairs? accuracy and detection, eight seeds (ours)",
-    "",
-    "figures.mismatch:fig_mismatch",
-    planned.mismatch,
-    searched=planned.COMPARED,
-    search="search-mismatch",
-    changes=_LARGER,
-)
-_add(
-    "fig-mismatch-lambda",
-    "the same for GCA-UOT against its relaxation λ (ours)",
-    "",
-    "figures.mismatch:fig_mismatch_lambda",
-    planned.mismatch_lambda,
-    searched=("gca-uot",),
-    search="search-mismatch",
-    changes=_LARGER,
+    *("fig-mismatch-lambda", "", paired.fig_mismatch_lambda, jobs.mismatch_lambda),
+    **(_mismatched | {"searched": ("gca-uot",)}),
 )
 _EXTREME: dict[str, dict[str, Any]] = {
     "small": {
@@ -178,37 +115,19 @@ _EXTREME: dict[str, dict[str, Any]] = {
     },
     "paper": {"search": ("epochs=100",)},
 }
-_add(
-    "fig-extreme",
-    "does GCA help with extreme views? C1, C2 and C3, paired differences, twelve seeds (ours)",
-    "",
-    "figures.extreme:fig_extreme",
-    planned.extreme,
-    searched=planned.VIEWED,
-    search="search-extreme",
-    changes=_EXTREME,
-)
+_viewed: dict[str, Any] = {"search": "search-extreme", "changes": _EXTREME}
+_add("fig-extreme", "", paired.fig_extreme, jobs.extreme, searched=jobs.VIEWED, **_viewed)
 _PACS = ("data=pacs", "data.root=../shared/data")  # all 6992 training images
+_WIDE = ("model.encoder=resnet18", "model.width=0.125", "model.stem=imagenet")
 _WINDOWS: Mapping[str, tuple[str, ...]] = {  # each takes about as long
     "C0, 32 px": ("views=C0", "data.size=32", "epochs=18"),
     "DomainBed, 32 px": ("views=domainbed", "data.size=32", "epochs=18"),
     "DomainBed, 48 px": ("views=domainbed", "data.size=48", "epochs=8"),
-    "DomainBed, 64 px, ResNet-18 of width 1/8": (
-        "views=domainbed",
-        "data.size=64",
-        "epochs=9",
-        "model.encoder=resnet18",
-        "model.width=0.125",
-        "model.stem=imagenet",
-    ),
+    "DomainBed, 64 px, ResNet-18 of width 1/8": ("views=domainbed", "data.size=64", "epochs=9", *_WIDE),
 }
 _VIEWS: Mapping[str, tuple[str, ...]] = {"C0": ("views=C0",), "DomainBed": ("views=domainbed",)}
 _add(
-    "fig-targets-window",
-    "what a target plan can show on PACS: untrained, pairs alone and supervised, by setting, one seed (ours)",
-    "",
-    "figures.targets:fig_targets_window",
-    planned.window,
+    *("fig-targets-window", "", targets.fig_targets_window, jobs.window),
     changes={  # a seed that is not used again
         "tiny": {"domain_seeds": (49,), "variants": _VIEWS},
         "small": {"domains": _PACS, "domain_seeds": (49,), "variants": _WINDOWS},
@@ -216,11 +135,7 @@ _add(
     },
 )
 _add(
-    "fig-targets",
-    "is there a target plan that buys domain accuracy and costs no class accuracy? PACS against α (ours)",
-    "",
-    "figures.targets:fig_targets",
-    planned.targets,
+    *("fig-targets", "", targets.fig_targets, jobs.targets),
     changes={
         "small": {"domains": (*_PACS, *_WINDOWS["DomainBed, 32 px"]), "domain_seeds": tuple(range(40, 45))},
         "paper": {"domains": ("data=pacs", "recipe=pacs", "data.size=224", "data.limit=1998", "views=domainbed")},
@@ -236,12 +151,8 @@ def _scouted(few: tuple[str, ...], views: tuple[str, ...]) -> Mapping[str, tuple
 
 
 _add(
-    "scouts",
-    "where else alignment could win: long tail, small batches, four views, noisy labels; two seeds, exploratory (ours)",
-    "",
-    "tables:scouts",
-    planned.scouts,
-    searched=planned.SCOUTED,
+    *("scouts", "", tables.scouts, jobs.scouts),
+    searched=jobs.SCOUTED,
     search="search-extreme",
     changes={
         "tiny": {"variants": _scouted((), ("batch_size=32",))},
@@ -258,42 +169,15 @@ _add(
         },
     },
 )
-_add(
-    "table-audit",
-    "which score finds mismatched pairs best: plan, CSLS, softmax, cosine, neighbours (ours)",
-    "",
-    "audits:draw_audit",
-    compute=_lazily("audits:table_audit"),
-    changes={"small": {"seeds": (0, 1)}},
-)
-_add(
-    "table-feedback",
-    "train on mismatched pairs, audit, weight or drop them, train again (ours)",
-    "",
-    "feedback:draw_feedback",
-    compute=_lazily("feedback:table_feedback"),
-)
-_add(
-    "fig-same-eps",
-    "what GCA adds where both have the same ε (ours)",
-    "",
-    "figures.paired:fig_same_eps",
-    jobs.same_eps,
-)
+_add("table-audit", "", _draw_audit, compute=_audit, changes={"small": {"seeds": (0, 1)}})
+_add("table-feedback", "", _draw_feedback, compute=_feedback)
+_add("fig-same-eps", "", paired.fig_same_eps, jobs.same_eps)
 _LEARNT = ("method.learnable=true",)
-_EMOJI = (
-    "data=pairs",
-    "data.root=../shared/data/emoji/pairs.parquet",
-    "data.columns=[image,name_en]",
-    "data.group=emoji:base",
-)
+_PARQUET = "data.root=../shared/data/emoji/pairs.parquet"
+_EMOJI = ("data=pairs", _PARQUET, "data.columns=[image,name_en]", "data.group=emoji:base")
 _add(
-    "emoji-pairs",
-    "emoji and their names: INCE (CLIP), GCA-INCE and GCA-UOT, mismatched pairs, graded targets, five seeds (ours)",
-    "",
-    "paired_tables:emoji_pairs",
-    planned.pairs,
-    searched=planned.PAIRED,
+    *("emoji-pairs", "", paired_tables.emoji_pairs, jobs.pairs),
+    searched=jobs.PAIRED,
     search="search-pairs",
     changes={
         "tiny": {"images": ("data=shapes", *_LEARNT), "noise": (0.0, 0.3), "search": ("pairs.noise=0.3",)},

@@ -8,12 +8,13 @@ import os
 import signal
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
 from gcalign.lab.experiments.records import Record
@@ -32,8 +33,7 @@ FAREWELL = 30.0  # seconds for workers to stop after Ctrl-C
 @dataclass(frozen=True)
 class Failure:
     job: Job
-    said: str  # the last line of the traceback
-    trace: str
+    said: str  # the first line of the error
 
 
 def command(job: Job, runs: str) -> str:
@@ -142,62 +142,48 @@ def devices() -> list[str]:
 Do = Callable[[Job, Scale, str], bool]
 
 
-def _work(connection: Connection, threads: int, work: Do, scale: Scale, runs: str) -> None:
-    """A worker: one job after another, until there are no more or whoever sends them is gone."""
+def _prepare(threads: int, device: str | None) -> None:
+    """What a new worker does before its first job."""
     os.setpgid(0, 0)  # Ctrl-C in the terminal is the parent's, which passes it on once
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the parent was put in the background
-    try:
-        import torch
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    threading.Thread(target=_end_with, args=(mp.parent_process(),), daemon=True).start()
+    import torch
 
-        torch.set_num_threads(threads)
-        while True:
-            job = connection.recv()
-            if job is None:
-                return
-            try:
-                connection.send(("done" if work(job, scale, runs) else "busy", "", ""))
-            except Exception as error:  # a job that fails stops no other
-                said = f"{type(error).__name__}: {error}".splitlines()[0]
-                connection.send(("failed", said, traceback.format_exc()))
-    except (KeyboardInterrupt, EOFError, BrokenPipeError):
-        return
+    torch.set_num_threads(threads)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 class Worker:
-    """A process and the pipe to it."""
+    """A pool of one process: if a job kills it, the others go on."""
 
-    def __init__(self, threads: int, device: str | None, work: Do, scale: Scale, runs: str) -> None:
-        context = mp.get_context("spawn")
-        self.connection, other = context.Pipe()
-        self.make = functools.partial(Worker, threads, device, work, scale, runs)
-        self.process = context.Process(target=_work, args=(other, threads, work, scale, runs), daemon=True)
-        before = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if device is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = device
-        try:
-            self.process.start()
-        finally:
-            if device is not None and before is None:
-                del os.environ["CUDA_VISIBLE_DEVICES"]
-            elif device is not None and before is not None:
-                os.environ["CUDA_VISIBLE_DEVICES"] = before
-        other.close()
-        self.job: Job | None = None
-        self.since = 0.0
+    def __init__(self, threads: int, device: str | None) -> None:
+        self.start = functools.partial(_started, threads, device)
+        self.pool, self.process = self.start()
 
-    def give(self, job: Job) -> None:
+    def give(self, job: Job, work: Do, scale: Scale, runs: str) -> Future[bool]:
         self.job, self.since = job, time.monotonic()
-        self.connection.send(job)
+        return self.pool.submit(work, job, scale, runs)
 
-    def take(self) -> tuple[str, str, str]:
-        """How its job ended; a worker that died is a job that failed."""
-        try:
-            answer: tuple[str, str, str] = self.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self.process.join()
-            said = f"its process ended with code {self.process.exitcode}; too little memory, perhaps: try jobs=1"
-            return "died", said, ""
-        return answer
+    def replace(self) -> str:
+        """Another process for one that died, and what is known of the first."""
+        self.process.join()
+        said = f"its process ended with code {self.process.exitcode}; too little memory, perhaps: try jobs=1"
+        self.pool, self.process = self.start()
+        return said
+
+
+def _started(threads: int, device: str | None) -> tuple[ProcessPoolExecutor, BaseProcess]:
+    before, context = mp.active_children(), mp.get_context("spawn")
+    pool = ProcessPoolExecutor(1, context, initializer=_prepare, initargs=(threads, device))
+    pool.submit(os.getpid)  # starts the process
+    (process,) = (process for process in mp.active_children() if process not in before)
+    return pool, process
 
 
 def sweep(
@@ -218,57 +204,52 @@ def sweep(
     number = min(workers or len(gpus) or cores(), len(waiting))
     threads = max(1, cores() // number)
     failures: list[Failure] = []
-    staff: list[Worker] = []
+    running: dict[Future[bool], Worker] = {}
     with watching(title, len(jobs), len(jobs) - len(waiting), number) as watch, _terminable():
+        idle = [Worker(threads, gpus[k % len(gpus)] if gpus else None) for k in range(number)]
         try:
-            for k in range(number):
-                worker = Worker(threads, gpus[k % len(gpus)] if gpus else None, work, scale, runs)
-                staff.append(worker)
             not_before = 0.0  # when busy runs are worth another look
-            while waiting or any(worker.job for worker in staff):
-                for worker in staff:
-                    if worker.job is None and waiting and time.monotonic() >= not_before:
-                        worker.give(waiting.popleft())
-                watch.running([worker.job for worker in staff if worker.job])
-                for ready in wait([worker.connection for worker in staff if worker.job], timeout=PATIENCE):
-                    k = next(k for k, worker in enumerate(staff) if worker.connection is ready)
-                    worker = staff[k]
-                    job = worker.job
-                    assert job is not None
-                    how, said, trace = worker.take()
-                    worker.job = None
-                    if how == "busy":
-                        waiting.append(job)
+            while waiting or running:
+                while idle and waiting and time.monotonic() >= not_before:
+                    worker = idle.pop()
+                    running[worker.give(waiting.popleft(), work, scale, runs)] = worker
+                watch.running([worker.job for worker in running.values()])
+                if not running:
+                    time.sleep(PATIENCE / 10)
+                for future in wait(running, PATIENCE, FIRST_COMPLETED).done:
+                    worker, said = running.pop(future), ""
+                    idle.append(worker)
+                    try:
+                        is_done = future.result()
+                    except BrokenProcessPool:
+                        said = worker.replace()
+                    except Exception as error:  # a job that fails stops no other
+                        said = f"{type(error).__name__}: {error}".splitlines()[0]
+                    if said:
+                        failures.append(Failure(worker.job, said))
+                    elif not is_done:
+                        waiting.append(worker.job)
                         not_before = time.monotonic() + PATIENCE
                         continue
-                    if how != "done":
-                        failures.append(Failure(job, said, trace))
                     elif after is not None:
-                        after(job)
-                    watch.ended(job, time.monotonic() - worker.since, said)
-                    if how == "died":
-                        staff[k] = worker.make()
+                        after(worker.job)
+                    watch.ended(worker.job, time.monotonic() - worker.since, said)
         finally:
-            _dismiss(staff)
+            _dismiss(running, idle)
     return failures
 
 
-def _dismiss(staff: Sequence[Worker]) -> None:
-    """Idle workers are told that there is no more; those at work are interrupted, as by Ctrl-C."""
-    for worker in staff:
-        if worker.job is None:
-            try:
-                worker.connection.send(None)
-            except BrokenPipeError:
-                continue
-        elif worker.process.pid is not None and worker.process.is_alive():
+def _dismiss(running: Mapping[Future[bool], Worker], idle: Sequence[Worker]) -> None:
+    """Those at work are interrupted, as by Ctrl-C."""
+    for worker in running.values():
+        if worker.process.is_alive() and worker.process.pid is not None:
             os.kill(worker.process.pid, signal.SIGINT)
-    deadline = time.monotonic() + FAREWELL
-    for worker in staff:
-        worker.process.join(max(0.0, deadline - time.monotonic()))
-        if worker.process.is_alive():
+    wait(running, FAREWELL)
+    for future, worker in running.items():
+        if not future.done():
             worker.process.kill()
-            worker.process.join()
+    for worker in (*running.values(), *idle):
+        worker.pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

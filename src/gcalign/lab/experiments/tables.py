@@ -6,42 +6,32 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gcalign.alignment import Alignment
-from gcalign.geometry import Entropic
-from gcalign.lab.experiments import paper
-from gcalign.lab.experiments.paper import METHODS, NAMES, Column
+from gcalign.lab import paper
+from gcalign.lab.experiments import columns as printed
+from gcalign.lab.experiments.columns import Column
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.sheets import Cell, Sheet
+from gcalign.lab.experiments.registry import Draw
+from gcalign.lab.experiments.sheets import Sheet, marked, points, signed
 from gcalign.lab.experiments.statistics import Difference, Seeded, by_seed, difference, minus, spread
-from gcalign.methods import method
+from gcalign.lab.paper import METHODS, NAMES
 
-NOTHING = Cell("–")
-
-
-def table1(records: Sequence[Record], folder: Path) -> list[Path]:
-    """tab:new_combine."""
-    return comparison("table1", "tab:new_combine", paper.NEW_COMBINE, records).write(folder)
+NOTHING = "–"
 
 
-def table_a_cifar10(records: Sequence[Record], folder: Path) -> list[Path]:
-    """tab:cifar10."""
-    return comparison("tableA-cifar10", "tab:cifar10", paper.CIFAR10, records).write(folder)
+def _compared(name: str, label: str, columns: Sequence[Column]) -> Draw:
+    return lambda records, folder: comparison(name, label, columns, records).write(folder)
 
 
-def table_a_cifar100(records: Sequence[Record], folder: Path) -> list[Path]:
-    """tab:cifar100."""
-    return comparison("tableA-cifar100", "tab:cifar100", paper.CIFAR100, records).write(folder)
-
-
-def table_a_cifar10c(records: Sequence[Record], folder: Path) -> list[Path]:
-    """tab:cifar10c."""
-    return comparison("tableA-cifar10c", "tab:cifar10c", paper.CIFAR10C, records).write(folder)
+table1 = _compared("table1", "tab:new_combine", printed.NEW_COMBINE)
+table_a_cifar10 = _compared("tableA-cifar10", "tab:cifar10", printed.CIFAR10)
+table_a_cifar100 = _compared("tableA-cifar100", "tab:cifar100", printed.CIFAR100)
+table_a_cifar10c = _compared("tableA-cifar10c", "tab:cifar10c", printed.CIFAR10C)
 
 
 def comparison(name: str, label: str, columns: Sequence[Column], records: Sequence[Record]) -> Sheet:
     """Methods against columns, with a row of paired differences under each method that has its plain twin."""
-    columns = paper.standing_in(columns, records)
-    shown = [c for c in columns if c.measured(records)]
+    columns = printed.standing_in(columns, records)
+    shown = [c for c in columns if c.table(records)]
     if not shown:
         raise ValueError(f"{name} has no records to show; `gcalign reproduce {name} scale=small` makes some")
     values = {c.name: {m: c.ours(records, m) for m in METHODS} for c in shown}
@@ -50,12 +40,12 @@ def comparison(name: str, label: str, columns: Sequence[Column], records: Sequen
     twins = dict(paper.PAIRS)
     rows = []
     for m in METHODS:
-        rows.append([Cell(NAMES[m]), *(marked[c.name].get(m, NOTHING) for c in shown)])
+        rows.append([NAMES[m], *(marked[c.name].get(m, NOTHING) for c in shown)])
         if m in twins:
             deltas = [difference(values[c.name][m], values[c.name][twins[m]]) for c in shown]
-            rows.append([Cell(f"Δ = {NAMES[m]} − {NAMES[twins[m]]}"), *map(delta, deltas)])
+            rows.append([f"Δ = {NAMES[m]} − {NAMES[twins[m]]}", *map(delta, deltas)])
     groups = {c.group: sum(other.group == c.group for other in shown) for c in shown}
-    measures = {paper.accuracy(records) if c.measure == paper.ACCURACY else c.measure for c in shown}
+    measures = {printed.accuracy(records) if c.measure == printed.ACCURACY else c.measure for c in shown}
     used = [r for r in records if r.labels.get("method") in METHODS and r.measure in measures]
     notes = [
         f"`{label}` of the paper at scale {_joined(r.scale for r in used)}: test accuracy in %, mean ± standard "
@@ -70,7 +60,7 @@ def comparison(name: str, label: str, columns: Sequence[Column], records: Sequen
     return Sheet(name, ["Method", *(c.name for c in shown)], rows, notes, [g for g in groups.items() if g[0]])
 
 
-def _ranked(values: Mapping[str, Seeded], seeds: int) -> dict[str, Cell]:
+def _ranked(values: Mapping[str, Seeded], seeds: int) -> dict[str, str]:
     """Cells of one column; ranks are those of the numbers as printed, so ties share them."""
     spreads = {m: spread(seeded.values()) for m, seeded in values.items() if seeded}
     printed = {m: round(100 * s.mean, 2) for m, s in spreads.items()}
@@ -79,22 +69,16 @@ def _ranked(values: Mapping[str, Seeded], seeds: int) -> dict[str, Cell]:
     for m, s in spreads.items():
         text = f"{printed[m]:.2f}" if s.std is None else f"{printed[m]:.2f} ± {100 * s.std:.2f}"
         text += f" (n = {s.n})" if s.n < seeds else ""
-        cells[m] = Cell(text, "best" if printed[m] == best else "second" if printed[m] == second else "")
+        cells[m] = marked(text, "best" if printed[m] == best else "second" if printed[m] == second else "")
     return cells
 
 
-def delta(d: Difference | None) -> Cell:
+def delta(d: Difference | None) -> str:
     """Points with their interval, marked where this excludes zero."""
     if d is None:
         return NOTHING
     mark = " ▲" if d.better else " ▼" if d.worse else ""
-    return Cell(f"{points(d)}{mark}")
-
-
-def points(d: Difference, unit: float = 100, digits: int = 2) -> str:
-    """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
-    mean, low, high = (f"{unit * x:+.{digits}f}".replace("-", "−") for x in (d.mean, d.low, d.high))
-    return mean if math.isinf(d.low) else f"{mean} [{low}, {high}]"
+    return f"{points(d)}{mark}"
 
 
 def _joined(things: Iterable[object]) -> str:
@@ -140,10 +124,10 @@ def scouts(records: Sequence[Record], folder: Path) -> list[Path]:
     for setting in settings:
         for measure in measures:
             found = {m: by_seed(records, measure, method=m, setting=setting) for m in methods}
-            means = [Cell(f"{100 * spread(by.values()).mean:.2f}") if by else NOTHING for by in found.values()]
+            means = [f"{100 * spread(by.values()).mean:.2f}" if by else NOTHING for by in found.values()]
             gains = [minus(found[m], found.get("ince", {})) for m in others]
-            told = [", ".join(f"{100 * x:+.2f}".replace("-", "−") for x in gain.values()) for gain in gains]
-            rows.append([Cell(f"{setting}, {measure}"), *means, *(Cell(text) if text else NOTHING for text in told)])
+            told = [", ".join(signed(100 * x) for x in gain.values()) for gain in gains]
+            rows.append([f"{setting}, {measure}", *means, *(text if text else NOTHING for text in told)])
     if not rows:
         raise ValueError("scouts has no records to show; `gcalign reproduce scouts` makes some")
     header = ["Setting", *(NAMES[m] for m in methods), *(f"{NAMES[m]} − INCE" for m in others)]
@@ -160,6 +144,10 @@ def scouts(records: Sequence[Record], folder: Path) -> list[Path]:
 
 def table_methods(records: Sequence[Record], folder: Path) -> list[Path]:
     """tab:diff, from the method objects: what they print of themselves. There is nothing to measure."""
+    from gcalign.alignment import Alignment
+    from gcalign.geometry import Entropic
+    from gcalign.methods import method
+
     rows = []
     for name in METHODS:
         made = method(name)
@@ -168,7 +156,7 @@ def table_methods(records: Sequence[Record], folder: Path) -> list[Path]:
         d_gamma = type(made.geometry or Entropic()).__name__ if made.constraints else "–"  # nothing is projected
         kernel, divergence, target = map(repr, (made.kernel, made.divergence, made.target))
         iterated = "yes" if len(made.constraints) > 1 else "no"
-        rows.append([Cell(x) for x in (NAMES[name], kernel, d_gamma, sets, divergence, target, made.layout, iterated)])
+        rows.append([NAMES[name], kernel, d_gamma, sets, divergence, target, made.layout, iterated])
     header = ["Method", "K_θ", "d_Γ", "constraints B", "d_M", "P_tgt", "layout", "iterated"]
     notes = [
         "`tab:diff` of the paper, printed by the methods themselves (`gcalign.method(name)`) with their defaults. A "
@@ -188,12 +176,12 @@ def flops(records: Sequence[Record], folder: Path) -> list[Path]:
     base = counts["ince"]["total"]
     rows = []
     for m, by in counted.items():
-        cells = [NOTHING if x is None else Cell(f"{x:.2f}") for x in by.values()]
+        cells = [NOTHING if x is None else f"{x:.2f}" for x in by.values()]
         total = by["total"]
-        ratio = NOTHING if total is None or not base else Cell(f"{total / base:.2f}")
+        ratio = NOTHING if total is None or not base else f"{total / base:.2f}"
         told = paper.MFLOPS.get(m)
-        theirs = [NOTHING] * 2 if told is None else [Cell(f"{told:.2f}"), Cell(f"{told / paper.MFLOPS['ince']:.2f}")]
-        rows.append([Cell(NAMES[m]), *cells, ratio, *theirs])
+        theirs = [NOTHING] * 2 if told is None else [f"{told:.2f}", f"{told / paper.MFLOPS['ince']:.2f}"]
+        rows.append([NAMES[m], *cells, ratio, *theirs])
     header = ["Method", "matrix products", "element-wise", "total", "÷ INCE", "paper", "paper ÷ INCE"]
     about = {k: v for r in records if r.measure == "mflops" for k, v in sorted(r.about.items()) if k != "paper"}
     notes = [

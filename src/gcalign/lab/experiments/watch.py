@@ -10,7 +10,7 @@ from typing import Any
 from gcalign.lab.experiments.registry import Job
 
 
-class Watch:
+class SweepProgress:
     """A bar in a terminal, a line for each job elsewhere."""
 
     def __init__(self, title: str, total: int, done: int, workers: int, progress: Any) -> None:
@@ -35,9 +35,9 @@ class Watch:
 
 
 @contextmanager
-def watching(title: str, total: int, done: int, workers: int) -> Iterator[Watch]:
+def watching(title: str, total: int, done: int, workers: int) -> Iterator[SweepProgress]:
     if not sys.stderr.isatty():
-        yield Watch(title, total, done, workers, None)
+        yield SweepProgress(title, total, done, workers, None)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -45,7 +45,7 @@ def watching(title: str, total: int, done: int, workers: int) -> Iterator[Watch]
     shown = ("{task.fields[left]}", "[dim]{task.fields[running]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *map(TextColumn, shown))
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield Watch(title, total, done, workers, progress)
+        yield SweepProgress(title, total, done, workers, progress)
 
 
 def called(job: Job) -> str:

@@ -59,7 +59,7 @@ class Retrieved:
         return dataclasses.asdict(self)
 
 
-class Subject:
+class EmbeddedPairs:
     """A run's encoders and its pairs, embedded once."""
 
     def __init__(self, encoders: Encoders, pairs: Pairs, device: str = "cpu") -> None:
@@ -80,7 +80,7 @@ def _codes(side: Side) -> Tensor:
     return torch.arange(len(side)) if isinstance(side.items, Tensor) else coded(side.items)
 
 
-def retrieval(of: Subject, split: str, ks: Sequence[int] = KS) -> Retrieved:
+def retrieval(of: EmbeddedPairs, split: str, ks: Sequence[int] = KS) -> Retrieved:
     """R@k among the pairs of a split, between the first side and each other, both ways."""
     rows, found = of.pairs.rows(split), {}
     first, *others = of.pairs.sides
@@ -92,7 +92,7 @@ def retrieval(of: Subject, split: str, ks: Sequence[int] = KS) -> Retrieved:
     return Retrieved("retrieval", split, accuracy, shown, len(rows), len(rows), [])
 
 
-def zeroshot(of: Subject, split: str, *, top: int = 3, show: int = 10, ks: Sequence[int] = KS) -> Retrieved:
+def zeroshot(of: EmbeddedPairs, split: str, *, top: int = 3, show: int = 10, ks: Sequence[int] = KS) -> Retrieved:
     """Name items that training never saw: the nearest of all texts of the table, those of training included."""
     first, other = of.pairs.sides[:2]
     if first.kind == "text" and other.kind != "text":
@@ -119,7 +119,7 @@ def zeroshot(of: Subject, split: str, *, top: int = 3, show: int = 10, ks: Seque
     )
 
 
-def _subject(run: Run, given: dict[str, str], device: str) -> Subject:
+def _subject(run: Run, given: dict[str, str], device: str) -> EmbeddedPairs:
     """A run with its own pairs, or with those that this command names."""
     from gcalign.lab.training.use import check_trusted
 
@@ -138,7 +138,7 @@ def _subject(run: Run, given: dict[str, str], device: str) -> Subject:
                 f"{side.name} of {pairs.name} holds {side.kind} of shape {side.shape}, and the run was trained on "
                 f"{known.kind} of shape {known.shape}; name the data of the run with data.root="
             )
-    return Subject(encoders, pairs, device)
+    return EmbeddedPairs(encoders, pairs, device)
 
 
 def probe(overrides: Sequence[str]) -> Retrieved:

@@ -7,14 +7,14 @@ imported here register theirs in the paper's order.
 from gcalign.lab.verify import theorems  # isort: skip  # the order of import is the order of the table
 from gcalign.lab.verify import rince, lemmas, uniformity, costs, paper  # isort: skip
 from gcalign.lab.verify.claims import Case, Claim, Draw, claim, labels
-from gcalign.lab.verify.runner import Outcome, Verdict, replay, run
+from gcalign.lab.verify.runner import ClaimCheck, Outcome, replay, run
 
 __all__ = [
     "Case",
     "Claim",
+    "ClaimCheck",
     "Draw",
     "Outcome",
-    "Verdict",
     "claim",
     "costs",
     "labels",

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Batch:
+class RandomBatch:
     """Two views [B, D] in float64 and a temperature; scores and log K are plain torch, not the library's."""
 
     z1: Tensor
@@ -50,7 +50,7 @@ class Batch:
         return {"B": len(self.z1), "D": self.z1.shape[1], "noise": self.noise, "eps": self.eps}
 
 
-def loss(name: str, batch: Batch, **options: Any) -> float:
+def loss(name: str, batch: RandomBatch, **options: Any) -> float:
     """What the library makes of a batch."""
     return float(method(name, **options)(batch.z1, batch.z2))
 
@@ -80,11 +80,11 @@ class Draw:
         sizes: tuple[int, ...] = (2, 8, 32),
         dims: tuple[int, ...] = (2, 8, 32),
         eps: tuple[float, float] = (0.05, 2.0),
-    ) -> Batch:
+    ) -> RandomBatch:
         """From pairs that are all but equal to pairs that are no pairs."""
         b, d, noise = self.one_of(*sizes), self.one_of(*dims), self.one_of(0.1, 0.5, 2.0)
         z1 = self.normal(b, d)
-        return Batch(z1, z1 + noise * self.normal(b, d), noise, self.log_uniform(*eps))
+        return RandomBatch(z1, z1 + noise * self.normal(b, d), noise, self.log_uniform(*eps))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -15,10 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gcalign.lab.files import write
+from gcalign.lab import terminal
+from gcalign.lab.files import to_json_file, writable
 from gcalign.lab.terminal import fitting
 from gcalign.lab.verify.claims import Claim, named
-from gcalign.lab.verify.runner import Outcome, Verdict, planned, replay, run
+from gcalign.lab.verify.runner import ClaimCheck, Outcome, planned, replay, run
 
 _STYLE = {"holds": "green", "holds as a bound": "yellow", "holds after correction": "yellow", "fails": "bold red"}
 _WIDTH = 140  # where the output is no terminal and has no width of its own
@@ -26,7 +25,8 @@ _WIDTH = 140  # where the output is no terminal and has no width of its own
 
 def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_json: str | None) -> None:
     """Check the claims named, or replay one case of them, and print what came out."""
-    path = None if to_json in (None, "-") else _writable(Path(str(to_json)))
+    if to_json not in (None, "-"):
+        writable("--json", str(to_json))
     payload: dict[str, Any] = {"gcalign": version("gcalign"), "seed": seed}
     if case is None:
         verdicts = _run(only, seed, cases)
@@ -38,17 +38,15 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
         outcomes = {label: replay(label, seed=seed, case=case) for label in only}
         payload["replays"] = {label: asdict(outcome) for label, outcome in outcomes.items()}
         shown = [_sheet(named(label), outcome) for label, outcome in outcomes.items()]
-    text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if to_json is not None:
+        to_json_file(to_json, payload)
     if to_json == "-":
-        sys.stdout.write(text)
         return
-    if path is not None:
-        write(path, text)
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
+    console = terminal.console(_WIDTH)
     console.print(*(fitting(x, console) if isinstance(x, Table) else x for x in shown), sep="\n")
 
 
-def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
+def _run(only: Sequence[str], seed: int, cases: int) -> list[ClaimCheck]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
@@ -60,7 +58,7 @@ def _run(only: Sequence[str], seed: int, cases: int) -> list[Verdict]:
         return run(only, seed=seed, cases=cases, advance=advance)
 
 
-def _table(verdicts: Sequence[Verdict]) -> Table:
+def _table(verdicts: Sequence[ClaimCheck]) -> Table:
     table = Table(show_lines=True, expand=True)
     table.add_column("claim", ratio=3, overflow="fold")
     table.add_column("verdict", no_wrap=True)
@@ -84,10 +82,3 @@ def _sheet(claim: Claim, outcome: Outcome) -> Group:
     table.add_row("excess, relative", f"{outcome.excess:.3g}")
     table.add_row("violated", "yes" if outcome.violated else "no")
     return Group(Text(f"{claim.label}, case {outcome.case}: {claim.words}"), table)
-
-
-def _writable(path: Path) -> Path:
-    """The path, if a file can be put there: better known before the run than after it."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"--json={path} must be a file in a directory that exists; create {path.parent}, or use -")
-    return path

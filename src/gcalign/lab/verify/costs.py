@@ -9,19 +9,20 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gcalign.lab import paper
 from gcalign.lab.verify import published
-from gcalign.lab.verify.claims import Batch, Case, Draw, claim
+from gcalign.lab.verify.claims import Case, Draw, RandomBatch, claim
 from gcalign.public import method, solve
 from gcalign.transport import op
 
 CONVERGED, TRUNCATED = (3000, 1e-12), (5, 0.0)  # iterations and tol
 
 
-def _gradient(loss: Tensor, batch: Batch) -> Tensor:
+def _gradient(loss: Tensor, batch: RandomBatch) -> Tensor:
     return torch.cat(torch.autograd.grad(loss, (batch.z1, batch.z2)))
 
 
-def _detached(batch: Batch, stop: tuple[int, float]) -> Tensor:
+def _detached(batch: RandomBatch, stop: tuple[int, float]) -> Tensor:
     """log P as a function of log K with u and v held constant."""
     plan = solve(batch.log_k.detach(), iterations=stop[0], tol=stop[1])
     return batch.log_k + plan.log_u[:, None] + plan.log_v
@@ -36,12 +37,12 @@ def _off(got: Tensor, truth: Tensor) -> float:
     return float((got - truth).norm() / truth.norm())
 
 
-def _drawn(draw: Draw) -> Batch:
+def _drawn(draw: Draw) -> RandomBatch:
     drawn = draw.batch((8, 16), (4, 8), eps=(0.4, 1.0))
-    return Batch(drawn.z1.requires_grad_(), drawn.z2.requires_grad_(), drawn.noise, drawn.eps)
+    return RandomBatch(drawn.z1.requires_grad_(), drawn.z2.requires_grad_(), drawn.noise, drawn.eps)
 
 
-def _library(name: str, batch: Batch, stop: tuple[int, float], gradient: str, **options: Any) -> Tensor:
+def _library(name: str, batch: RandomBatch, stop: tuple[int, float], gradient: str, **options: Any) -> Tensor:
     criterion = method(name, eps=batch.eps, iterations=stop[0], tol=stop[1], gradient=gradient, **options)
     return _gradient(criterion(batch.z1, batch.z2), batch)
 
@@ -172,9 +173,6 @@ def fewer_flops(draw: Draw) -> Case:
     return Case(numbers["gca_uot"], numbers["ince"], numbers)
 
 
-PRINTED = {"INCE": 6.31, "GCA-INCE": 6.65, "GCA-UOT": 4.54}  # "MFlops" of the section on computational complexity
-
-
 def macs(name: str, rows: int = 128, dim: int = 128) -> float:
     """Millions of multiply-adds in the matrix products of one of the published losses, forward."""
     with Flops() as counter:
@@ -191,10 +189,10 @@ def macs(name: str, rows: int = 128, dim: int = 128) -> float:
     "diag(u) K diag(v) with dense diagonal matrices, the third does not, and this is the “30 %” saved: INCE written "
     "plainly (NT-Xent) takes {worst.NT_Xent:.2f}",
     unit="losses",
-    cases=len(PRINTED),
+    cases=len(paper.MFLOPS),
     tolerance=0.01,
 )
 def published_products(draw: Draw) -> Case:
-    name = tuple(PRINTED)[draw.case]
-    counts = {key.replace("-", "_"): macs(key) for key in published.LOSSES}
-    return Case(macs(name), PRINTED[name], {"loss": name, **counts})
+    name = tuple(paper.MFLOPS)[draw.case]
+    title, counts = paper.NAMES[name], {key.replace("-", "_"): macs(key) for key in published.LOSSES}
+    return Case(macs(title), paper.MFLOPS[name], {"loss": title, **counts})

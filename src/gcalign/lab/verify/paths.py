@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Step:
+class ProjectionStep:
     """A plan on the way, P = diag(eᵃ) K diag(eᵇ)."""
 
     log_p: Tensor  # [n, m]
@@ -33,12 +33,12 @@ class Step:
         return float(self.a.sum() + self.b.sum() - self.p.sum())
 
 
-def projected(step: Step, side: int, log_mass: Tensor) -> Step:
+def projected(step: ProjectionStep, side: int, log_mass: Tensor) -> ProjectionStep:
     """The nearest plan in KL whose rows (side 0) or columns (side 1) have this mass."""
     move = log_mass - step.log_p.logsumexp(1 - side)
     if side == 0:
-        return Step(step.log_p + move[:, None], step.a + move, step.b)
-    return Step(step.log_p + move, step.a, step.b + move)
+        return ProjectionStep(step.log_p + move[:, None], step.a + move, step.b)
+    return ProjectionStep(step.log_p + move, step.a, step.b + move)
 
 
 def projections(
@@ -47,11 +47,11 @@ def projections(
     mu: Tensor | None = None,  # [n], 1 by default
     nu: Tensor | None = None,  # [m]
     first: int = 0,  # the side that comes first
-) -> Iterator[Step]:
+) -> Iterator[ProjectionStep]:
     """K and its first `count` projections."""
     n, m = log_k.shape
     masses = [torch.ones(size, dtype=log_k.dtype) if x is None else x for size, x in ((n, mu), (m, nu))]
-    step = Step(log_k, log_k.new_zeros(n), log_k.new_zeros(m))
+    step = ProjectionStep(log_k, log_k.new_zeros(n), log_k.new_zeros(m))
     yield step
     for k in range(count):
         side = (k + first) % 2
@@ -61,7 +61,7 @@ def projections(
 
 def converged(
     log_k: Tensor, mu: Tensor | None = None, nu: Tensor | None = None, *, first: int = 0, most: int = 20_000
-) -> Step:
+) -> ProjectionStep:
     """The end of the path: a whole turn moves no potential by more than rounding."""
     last = None
     for k, step in enumerate(projections(log_k, most, mu, nu, first)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcalign.lab.verify.claims import Batch, Case, Draw, claim, loss
+from gcalign.lab.verify.claims import Case, Draw, RandomBatch, claim, loss
 from gcalign.lab.verify.paths import projections
 from gcalign.public import Columns, Entropic, Rows, solve
 
@@ -120,7 +120,7 @@ def w1_orders(draw: Draw) -> Case:
     batch = draw.batch((3, 4, 5), (2, 8), eps=(0.1, 1.0))
     lam = draw.one_of(0.01, 0.1, 0.5)
     noise = draw.uniform(0.1, 2.0)
-    other = Batch(batch.z1, batch.z1 + noise * draw.normal(*batch.z1.shape), noise, batch.eps)
+    other = RandomBatch(batch.z1, batch.z1 + noise * draw.normal(*batch.z1.shape), noise, batch.eps)
     change = loss("rince", batch, eps=batch.eps, q=1.0, lam=lam) - loss("rince", other, eps=batch.eps, q=1.0, lam=lam)
     one, two = (_plan_distance(b) for b in (batch, other))
     # the smallest change that both brackets allow, 0 where they overlap
@@ -129,7 +129,7 @@ def w1_orders(draw: Draw) -> Case:
     return Case(-change * moved, 0.0, {**batch.numbers, **numbers}, scale=abs(change * moved) or 1.0)
 
 
-def _plan_distance(batch: Batch) -> _Bracket:
+def _plan_distance(batch: RandomBatch) -> _Bracket:
     """W₁ between I/B and P⁽¹⁾/B on pairs of points, with the metric of app:wdm."""
     b, (x, y) = len(batch.z1), batch.pair
     *_, row = projections(batch.log_k, 1)

@@ -28,7 +28,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimCheck:
     """What is true of a claim, and why; `replay` prints the worst case again."""
 
     label: str
@@ -52,7 +52,7 @@ def _chosen(only: Sequence[str]) -> list[Claim]:
 
 def run(
     only: Sequence[str] = (), *, seed: int = 0, cases: int = 200, advance: Callable[[str], None] = lambda label: None
-) -> list[Verdict]:
+) -> list[ClaimCheck]:
     """Check the claims named (all of them by default); `advance` hears the label of each case done."""
     count("--cases", cases, "200 take about 40 s")
     with one_thread():
@@ -88,7 +88,7 @@ def _outcome(claim: Claim, seed: int, case: int) -> Outcome:
     return Outcome(case, found.left, found.right, excess, violated, dict(found.numbers))
 
 
-def _verdict(claim: Claim, seed: int, cases: int, advance: Callable[[str], None]) -> Verdict:
+def _verdict(claim: Claim, seed: int, cases: int, advance: Callable[[str], None]) -> ClaimCheck:
     outcomes = []
     for case in range(claim.cases or cases):
         outcomes.append(_outcome(claim, seed, case))
@@ -101,7 +101,7 @@ def _verdict(claim: Claim, seed: int, cases: int, advance: Callable[[str], None]
     word = claim.holds
     if violations:
         word, evidence = "fails", f"{evidence}; replay: {command}"
-    return Verdict(claim.label, claim.words, word, len(outcomes), violations, worst, evidence, command)
+    return ClaimCheck(claim.label, claim.words, word, len(outcomes), violations, worst, evidence, command)
 
 
 def _aggregates(outcomes: Sequence[Outcome]) -> dict[str, SimpleNamespace]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments import paper
+from gcalign.lab import paper
 from gcalign.lab.experiments.figures.style import (
     ACCURACIES,
     CLASS,
@@ -17,11 +17,12 @@ from gcalign.lab.experiments.figures.style import (
     INK,
     SETTINGS,
     THIN,
-    Cell,
+    BySeed,
     Look,
     about,
     absent,
     accuracy_of,
+    bars,
     cells,
     letter,
     log_ticks,
@@ -40,15 +41,12 @@ SIDEWAYS = 0.03  # of the gap between neighbouring shares, from method to method
 SHOWN_DOMAINS, SHOWN_EACH = 4, 4  # of fig-ptgt's target plans
 
 
-def _line(axes: Axes, found: Mapping[Any, Cell], style: Look, *, shift: float = 0.0, interval: bool = False) -> None:
-    """Means with their spread; x is moved by `shift` so that neighbours stay apart."""
-    x, y = [at + shift for at in found], [cell.mean for cell in found.values()]
-    spread = [cell.half_interval if interval else cell.std for cell in found.values()]
-    shown = spread if any(spread) else None
-    axes.errorbar(x, y, shown, label=style.name, capsize=1.5, elinewidth=0.7, capthick=0.7, **style.line)
+def _line(axes: Axes, found: Mapping[Any, BySeed], look: Look, *, shift: float = 0.0, std: bool = True) -> None:
+    """x is moved by `shift` so that neighbours stay apart."""
+    bars(axes, (at + shift for at in found), found.values(), look.line, look.name, std=std, capthick=0.7)
 
 
-def _of(found: Mapping[tuple[Any, ...], Cell], first: Any) -> dict[Any, Cell]:
+def _of(found: Mapping[tuple[Any, ...], BySeed], first: Any) -> dict[Any, BySeed]:
     """Cells whose first label is that, by the second."""
     return {key[1]: cell for key, cell in found.items() if key[0] == first}
 
@@ -73,8 +71,8 @@ def fig_noise(records: Sequence[Record], folder: Path) -> list[Path]:
                 differences = {100 * at: cell.minus(base[at]) for at, cell in mine.items() if at in base}
                 paired = {at: cell for at, cell in differences.items() if cell.by_seed}
                 if paired and method != "ince":
-                    _line(right, paired, look(method), shift=shift, interval=True)
-            right.axhline(0, **_without_marker(look("ince")))
+                    _line(right, paired, look(method), shift=shift, std=False)
+            right.axhline(0, **look("ince").level)
             left.set_ylabel("accuracy (%)")
             right.set_ylabel("minus InfoNCE (points)")
             letter(left, 2 * row, ACCURACIES[measure])
@@ -88,10 +86,6 @@ def fig_noise(records: Sequence[Record], folder: Path) -> list[Path]:
         spread = f"left {STD}; right bars: 95 % interval (Student's t) of the mean difference over seeds"
         made.caption(about(records, note, spread=spread))
     return made.paths
-
-
-def _without_marker(style: Look) -> dict[str, Any]:
-    return {"color": style.colour, "linestyle": style.dash, "linewidth": 1.0}
 
 
 def fig_sensitivity(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -135,7 +129,7 @@ def fig_q_lambda(records: Sequence[Record], folder: Path) -> list[Path]:
     with page(folder, "fig-q-lambda", DOUBLE, 2.9) as made:
         panels = made.figure.subplots(1, 2, sharey=True)
         for k, (axes, name, other) in enumerate(zip(panels, ("λ", "q"), ("q", "λ"), strict=True)):
-            sweeps: dict[float, dict[float, Cell]] = {}
+            sweeps: dict[float, dict[float, BySeed]] = {}
             for (q, lam), cell in found.items():
                 fixed, varied = (q, lam) if k == 0 else (lam, q)
                 sweeps.setdefault(fixed, {})[varied] = cell
@@ -146,7 +140,7 @@ def fig_q_lambda(records: Sequence[Record], folder: Path) -> list[Path]:
                 style = Look(f"GCA-RINCE, {other} = {fixed:g}", look("gca-rince").colour, marker, dash, True)
                 _line(axes, dict(sorted(sweep.items())), style)
             for cell in base.values():
-                axes.axhline(cell.mean, label="InfoNCE", **_without_marker(look("ince")))
+                axes.axhline(cell.mean, label="InfoNCE", **look("ince").level)
                 axes.axhspan(cell.mean - cell.std, cell.mean + cell.std, color=look("ince").colour, alpha=0.12, lw=0)
             axes.set_xlabel(f"{name} of the robust divergence")
             letter(axes, k, f"{name} varied")

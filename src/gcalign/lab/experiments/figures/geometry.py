@@ -12,7 +12,7 @@ from gcalign.lab.experiments.figures.style import (
     INK,
     SETTINGS,
     THIN,
-    Cell,
+    BySeed,
     about,
     cells,
     letter,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-Cells = dict[tuple[Any, ...], Cell]
+Cells = dict[tuple[Any, ...], BySeed]
 ON = {"clean": "clean images", "corrupted": "corrupted images"}
 STD = "± 1 standard deviation over seeds"
 
@@ -127,7 +127,7 @@ def _plane(seen: _Seen, folder: Path) -> list[Path]:
                     x, y = (found.get((where, setting, method)) for found in (seen.above, seen.below))
                     if x is None or y is None:
                         continue
-                    style = look(method).line | {"linestyle": "none"}
+                    style = look(method).marks
                     error = {"xerr": x.std or None, "yerr": y.std or None, "elinewidth": 0.6}
                     axes.errorbar(x.mean, y.mean, label=look(method).name, **error, **style)
                 letter(axes, row * len(seen.settings) + column, SETTINGS.get(setting, setting))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,16 @@ class Look:
         return {"color": self.colour, "marker": self.marker, "linestyle": self.dash, "markerfacecolor": face}
 
     @property
+    def marks(self) -> dict[str, Any]:
+        """Without the line between them."""
+        return self.line | {"linestyle": "none"}
+
+    @property
+    def level(self) -> dict[str, Any]:
+        """A line across, without marks."""
+        return {"color": self.colour, "linestyle": self.dash, "linewidth": 1.0}
+
+    @property
     def bar(self) -> dict[str, Any]:
         hatch = {} if self.filled else {"hatch": self.hatch}
         return {"facecolor": self.colour if self.filled else "white", "edgecolor": self.colour, **hatch}
@@ -110,7 +120,7 @@ def ordered(found: Iterable[str], known: Iterable[str] = LOOKS) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Cell:
+class BySeed:
     """One number for each seed."""
 
     by_seed: statistics.Seeded
@@ -124,9 +134,9 @@ class Cell:
         """Over seeds; 0 for a single one, which has none."""
         return statistics.spread(self.by_seed.values()).std or 0.0
 
-    def minus(self, other: Cell) -> Cell:
+    def minus(self, other: BySeed) -> BySeed:
         """Differences of the seeds both have."""
-        return Cell(statistics.minus(self.by_seed, other.by_seed))
+        return BySeed(statistics.minus(self.by_seed, other.by_seed))
 
     @property
     def half_interval(self) -> float:
@@ -138,7 +148,7 @@ class Cell:
 Key = tuple[Any, ...]
 
 
-def cells(records: Iterable[Record], measure: str, *labels: str, unit: float = 1.0) -> dict[Key, Cell]:
+def cells(records: Iterable[Record], measure: str, *labels: str, unit: float = 1.0) -> dict[Key, BySeed]:
     """The measure by its labels, sorted; records without one of them are left out. `unit` multiplies."""
     found: dict[Key, dict[int | None, float]] = {}
     for r in records:
@@ -152,7 +162,7 @@ def cells(records: Iterable[Record], measure: str, *labels: str, unit: float = 1
                 "and one result for each seed: delete one or draw them apart"
             )
         seeds[r.seed] = unit * r.value
-    return {key: Cell(found[key]) for key in sorted(found, key=lambda key: tuple((str(type(x)), x) for x in key))}
+    return {key: BySeed(found[key]) for key in sorted(found, key=lambda key: tuple((str(type(x)), x) for x in key))}
 
 
 def accuracy_of(records: Sequence[Record], name: str) -> str:
@@ -233,6 +243,16 @@ def page(folder: Path, name: str, width: float, height: float) -> Iterator[Page]
             path = folder / f"{name}.{kind}"
             files.write(path, buffer.getvalue())
             made.paths.append(path)
+
+
+def bars(
+    axes: Axes, x: Iterable[float], found: Iterable[BySeed], line: Mapping[str, Any], name: str, **more: Any
+) -> None:
+    """Means with their 95 % intervals; with `std=True` with their standard deviations."""
+    shown, std = list(found), more.pop("std", False)
+    half = [cell.std if std else cell.half_interval for cell in shown]
+    how = {"capsize": 1.5, "elinewidth": 0.7, **more, **line}
+    axes.errorbar(list(x), [cell.mean for cell in shown], half if any(half) else None, label=name or None, **how)
 
 
 def letter(axes: Axes, k: int, title: str) -> None:

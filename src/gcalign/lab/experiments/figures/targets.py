@@ -12,10 +12,11 @@ from gcalign.lab.experiments.figures.style import (
     DOUBLE,
     INK,
     INTERVAL,
-    Cell,
+    BySeed,
     Look,
     about,
     absent,
+    bars,
     cells,
     letter,
     needed,
@@ -90,28 +91,24 @@ def _masses(records: Sequence[Record], alphas: Sequence[float]) -> dict[float, s
     return {alpha: f"{alpha * batch / domains:.2g}" for alpha in alphas}
 
 
-def _against(axes: Axes, alphas: Sequence[float], found: Mapping[float, Cell], style: Look, shift: float = 0.0) -> None:
-    axes.errorbar(
-        [alphas.index(alpha) + shift for alpha in found],
-        [cell.mean for cell in found.values()],
-        [cell.half_interval for cell in found.values()],
-        label=style.name,
-        capsize=1.5,
-        elinewidth=0.7,
-        **style.line,
-    )
+def _against(
+    axes: Axes, alphas: Sequence[float], found: Mapping[float, BySeed], look: Look, shift: float = 0.0
+) -> None:
+    bars(axes, (alphas.index(alpha) + shift for alpha in found), found.values(), look.line, look.name)
 
 
-def _level(axes: Axes, cell: Cell, style: Look) -> None:
+def _level(axes: Axes, cell: BySeed, style: Look) -> None:
     """A line across, with its interval as a band."""
-    axes.axhline(cell.mean, color=style.colour, linestyle=style.dash, linewidth=1.0, label=style.name)
-    axes.axhspan(
-        cell.mean - cell.half_interval, cell.mean + cell.half_interval, color=style.colour, alpha=0.12, linewidth=0
-    )
+    half = cell.half_interval
+    axes.axhline(cell.mean, label=style.name, **style.level)
+    axes.axhspan(cell.mean - half, cell.mean + half, color=style.colour, alpha=0.12, linewidth=0)
 
 
 def _curve(
-    axes: Axes, domain: Mapping[float, Cell], across: Mapping[float, Cell], lines: Mapping[tuple[str, str], Cell]
+    axes: Axes,
+    domain: Mapping[float, BySeed],
+    across: Mapping[float, BySeed],
+    lines: Mapping[tuple[str, str], BySeed],
 ) -> None:
     """Class against domain accuracy, from α to α."""
     both = [alpha for alpha in domain if alpha in across]
@@ -129,17 +126,10 @@ def _curve(
     axes.set_ylabel("class accuracy (%)")
 
 
-def _cross(axes: Axes, x: Sequence[Cell], y: Sequence[Cell], style: Look) -> None:
+def _cross(axes: Axes, x: Sequence[BySeed], y: Sequence[BySeed], look: Look) -> None:
     """Marks with intervals both ways."""
-    axes.errorbar(
-        [cell.mean for cell in x],
-        [cell.mean for cell in y],
-        [cell.half_interval for cell in y],
-        [cell.half_interval for cell in x],
-        label=style.name,
-        elinewidth=0.7,
-        **style.line,
-    )
+    across = [cell.half_interval for cell in x]
+    bars(axes, (cell.mean for cell in x), y, look.line, look.name, xerr=across, capsize=None)
 
 
 def fig_targets_window(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -152,12 +142,8 @@ def fig_targets_window(records: Sequence[Record], folder: Path) -> list[Path]:
             for which, style in {"untrained": LINES["untrained"], "": PAIRS, "supervised": LINES["supervised"]}.items():
                 name = f"{measure}-{which}" if which else measure
                 by = {key[0]: cell.mean for key, cell in cells(records, name, "setting", unit=100).items()}
-                axes.plot(
-                    list(by.values()),
-                    [settings.index(setting) for setting in by],
-                    label=style.name,
-                    **(style.line | {"linestyle": "none"}),
-                )
+                places = [settings.index(setting) for setting in by]
+                axes.plot(list(by.values()), places, label=style.name, **style.marks)
             axes.set_xlabel(f"{MEASURES[measure].name} accuracy (%)")
             axes.set_ylim(len(settings) - 0.5, -0.5)
             letter(axes, k, f"{MEASURES[measure].name} accuracy")
