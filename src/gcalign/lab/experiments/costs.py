@@ -15,9 +15,7 @@ from typing import Any
 import lightning as L  # noqa: N812  # Lightning's own habit
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.flop_counter import FlopCounterMode
 
 from gcalign.lab import paper
 from gcalign.lab.data.images import Images
@@ -29,9 +27,8 @@ from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.module import Pretraining, criterion_of
 from gcalign.lab.training.stream import Stream
 from gcalign.lab.training.train import images_of
-from gcalign.lab.verify.costs import flops as all_operations
+from gcalign.lab.verify.costs import counted
 from gcalign.lab.verify.runner import one_thread
-from gcalign.methods import method
 
 BATCH, DIM, COUNTED = (
     512,
@@ -57,26 +54,11 @@ def flops(scale: Scale) -> list[Record]:
     }
     records = []
     for name in paper.METHODS:
-        total, products = all_operations(name, z1, z2, **fixed), _products(name, z1, z2, **fixed)
+        total, products = counted(name, z1, z2, **fixed)
         known = about | ({"paper": paper.MFLOPS[name]} if name in paper.MFLOPS else {})
         for part, value in (("matmul", products), ("elementwise", total - products), ("total", total)):
             records.append(Record("flops", scale.name, "mflops", value, {"method": name, "part": part}, about=known))
     return records
-
-
-def _products(name: str, z1: Tensor, z2: Tensor, **options: Any) -> float:
-    """MFLOP of matrix products alone; torch's counter knows neither vectors nor products in place."""
-
-    def product(*shapes: Any, out_shape: Any = None, **options: Any) -> int:
-        a, b = [shape for shape in shapes if isinstance(shape, torch.Size)][-2:]
-        return 2 * a.numel() * (b[1] if len(b) == 2 else 1)
-
-    z1, z2 = (z.detach().requires_grad_() for z in (z1, z2))
-    aten = torch.ops.aten
-    taught = dict.fromkeys((aten.mv, aten.dot, aten.addmv, aten.addmv_, aten.addmm_), product)
-    with FlopCounterMode(display=False, custom_mapping=taught) as counter:
-        method(name, **options)(z1, z2).backward()
-    return counter.get_total_flops() / 1e6
 
 
 @dataclass(frozen=True)
