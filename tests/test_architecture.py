@@ -35,7 +35,7 @@ STOREYS = [
     ("lab",),
     ("lab.words", "lab.paper", "lab.limits", "lab.outside", "lab.flags"),
     ("lab.files", "lab.provenance", "lab.terminal"),
-    ("lab.commands",),
+    ("lab.commands", "lab.arrays"),
     ("lab.verify",),
     ("lab.data", "lab.models", "lab.report"),
     ("lab.evaluation", "lab.estimator"),

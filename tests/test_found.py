@@ -102,3 +102,24 @@ def test_a_small_robust_loss_in_score_scale_is_not_zero():
     losses = [criterion(z.to(dtype), -z.to(dtype)).item() for dtype in (torch.float32, torch.float64)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[1] != 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [5e-324, 1e-300, 1e-40, 1e-20, 1e-10])
+def test_a_temperature_below_the_rounding_of_cosines_is_refused(eps, dtype):
+    # 1/ε was no number of float32, a RuntimeError; or the loss was rounding, and the gradient of iot-uni not finite
+    for name in gcalign.methods.names():
+        with pytest.raises(ValueError, match=r"eps=.* must be at least 1e-(06|30)"):
+            gcalign.method(name, eps=eps)
+    z = torch.eye(3, dtype=dtype)
+    if eps < 1e-30:
+        with pytest.raises(ValueError, match=r"eps=.* must be at least 1e-30"):
+            gcalign.SquaredEuclidean(eps, normalized=False)
+    else:
+        loss = gcalign.Alignment(gcalign.SquaredEuclidean(eps, normalized=False), (gcalign.Rows(),), gcalign.KL())(z, z)
+        assert loss.item() == 0
+
+
+def test_a_power_below_rounding_is_refused():
+    with pytest.raises(ValueError, match=r"q=1e-40 must be at least 1e-06"):
+        gcalign.Robust(1e-40, 0.01)

@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -23,11 +24,14 @@ import gcalign
 from gcalign.cli import main
 from gcalign.lab import files, limits
 from gcalign.lab.data import sources
+from gcalign.lab.data.pair_sources import load_pairs
+from gcalign.lab.data.paired_tables import opened
 from gcalign.lab.data.sources import load
 from gcalign.lab.training import runs
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
+from gcalign.lab.training.weights import weights_of_pairs
 from test_training import config_for, pictures, weights
 from test_trust import TINY, command
 
@@ -199,6 +203,93 @@ def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
         (tmp_path / f"{stem}-ubyte.gz").write_bytes(gzip.compress(bytes(part)))
     with pytest.raises(ValueError, match=r"train-images.* at most 100,000 .*GCALIGN_ARRAY_BYTES"):
         load("fashion-mnist", "train", root=tmp_path)
+
+
+# arrays and tables of embeddings and pairs
+
+
+def npz(path, stored, shape, kind="<f4"):
+    """An npz file of one array `x`: a header with this shape, and so many bytes of zeros."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": kind, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("x.npy", head.getvalue() + bytes(stored))
+    return path
+
+
+def audit(capsys, *words):
+    assert main(["audit", *words, "-o", "out.csv"]) == 2
+    assert not Path("out.csv").exists()
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("gcalign: ")
+    return said[-1]
+
+
+@pytest.fixture
+def sides(tmp_path, monkeypatch):
+    """A folder with b.npy, the other side of an audit."""
+    monkeypatch.chdir(tmp_path)
+    np.save("b.npy", np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32))
+    np.save("weights.npy", np.ones(40, np.float32))
+    return tmp_path
+
+
+def test_an_archive_is_measured_before_it_is_unpacked(sides, capsys, monkeypatch):
+    monkeypatch.setenv("GCALIGN_ARRAY_BYTES", str(10**6))
+    npz(sides / "a.npz", 4 * 10**6, (250_000, 4))
+    assert "'x' of a.npz is 4,000,000, and at most 1,000,000 " in audit(capsys, "a.npz", "b.npy")
+    with pytest.raises(ValueError, match=r"at most 1,000,000 .*GCALIGN_ARRAY_BYTES"):
+        load_pairs("pairs", root=str(sides / "a.npz"), columns=["x", "x"])
+
+
+@pytest.mark.parametrize(("shape", "said"), [((10**6, 4), "promises 16,000,000 bytes"), ((10**13, 64), "at most 2,1")])
+def test_a_header_that_promises_more_than_there_is_is_refused(sides, capsys, shape, said):
+    npz(sides / "a.npz", 64, shape)
+    assert said in audit(capsys, "a.npz", "b.npy")
+    with zipfile.ZipFile("a.npz") as packed:
+        Path("a.npy").write_bytes(packed.read("x.npy"))
+    Path("pairs.csv").write_text("left,right\n" + "a.npy,a.npy\n" * 20)
+    with pytest.raises(ValueError, match=said):
+        load_pairs("pairs", root="pairs.csv", columns=["left", "right"])
+    config = configured(["data=pairs", "data.root=pairs.csv", "data.columns=left,right", "pairs.weights=a.npy"])
+    with pytest.raises(ValueError, match=said):
+        weights_of_pairs(config.pairs, 20)
+
+
+def test_objects_in_an_archive_are_not_unpickled(sides, capsys):
+    np.savez("a.npz", x=np.array([{}], dtype=object))
+    assert "would run code from the file" in audit(capsys, "a.npz", "b.npy")
+
+
+def test_embeddings_that_unpack_a_thousandfold_are_refused(sides, capsys, monkeypatch):
+    monkeypatch.setenv("GCALIGN_ARRAY_BYTES", str(10**6))
+    pq.write_table(pa.table({"v": [np.zeros(10_000, np.float32)] * 40}), "a.parquet", compression="zstd")
+    assert Path("a.parquet").stat().st_size < 10**5
+    assert "the number of bytes of 'v' of a.parquet is 1,6" in audit(capsys, "a.parquet", "b.npy")
+    pq.write_table(pa.table({f"f{k}": np.zeros(10**5, np.float32) for k in range(4)}), "a.parquet", compression="zstd")
+    assert "'f0', 'f1', 'f2' of a.parquet is 1,6" in audit(capsys, "a.parquet", "b.npy")
+    Path("ids.txt").write_text("x\n" * 10**6)
+    monkeypatch.setenv("GCALIGN_TEXT_BYTES", "1000")
+    assert "GCALIGN_TEXT_BYTES" in audit(capsys, "b.npy", "b.npy", "--ids", "ids.txt")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_text_that_is_stored_once_for_many_rows_is_one_object(tmp_path, nested):
+    n, words = 50_000, ["a" * 10**6, "b"]
+    column = pa.DictionaryArray.from_arrays(pa.array(np.arange(n, dtype=np.int32) % 2), pa.array(words))
+    if nested:
+        column = pa.ListArray.from_arrays(pa.array(np.arange(n + 1, dtype=np.int32)), column)
+    pq.write_table(pa.table({"text": column}), tmp_path / "x.parquet", compression="zstd", store_schema=False)
+    found = opened(tmp_path / "x.parquet").values("text")
+    assert len({id(value[0] if nested else value) for value in found}) < 100
+    assert found[:2] == ([[word] for word in words] if nested else words)
+
+
+@pytest.mark.parametrize("row", ['"x,y', '"x"z,y', f"{'x' * 200_000},y", "x", "\0,1,2"], ids=lambda row: row[:5])
+def test_a_table_that_is_no_csv_is_refused_with_its_row(tmp_path, row):
+    (tmp_path / "pairs.csv").write_text(f"a,b\n{row}\n")
+    with pytest.raises(ValueError, match=r"pairs\.csv row 0 .*mend the row"):
+        opened(tmp_path)
 
 
 # words

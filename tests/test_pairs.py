@@ -167,7 +167,7 @@ def test_pairs_with_a_fault_can_be_left_out(table):
         ("a.jsonl", "", "has no rows"),
         ("a.txt", "", "must end in .parquet"),
         ("a.parquet", "no", "not a readable parquet file"),
-        ("a.npz", "no", "not a readable .npz file"),
+        ("a.npz", "no", "cannot be read .*; write it again"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, said):
@@ -181,7 +181,7 @@ def test_arrays_of_different_lengths_and_pickles_are_refused(tmp_path):
     with pytest.raises(ValueError, match="a has 3, b has 4 rows"):
         load_pairs("pairs", root=tmp_path / "a.npz", columns=["a", "b"])
     np.savez(tmp_path / "b.npz", a=np.array([{}], dtype=object))
-    with pytest.raises(ValueError, match="plain arrays"):
+    with pytest.raises(ValueError, match="would run code from the file"):
         load_pairs("pairs", root=tmp_path / "b.npz", columns=["a", "b"])
 
 

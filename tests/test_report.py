@@ -190,6 +190,15 @@ def test_bars_never_join_different_settings_and_leave_out_what_is_no_accuracy(tm
     assert bars([probed(tmp_path / "d", "ince", 0, 0.5, n_test="many")])[0].bars[0].low is None
 
 
+def test_accuracies_with_different_numbers_of_labels_stand_apart(tmp_path):
+    entry = probed(tmp_path, "ince", 0, 0.5)
+    lines = [
+        {**entry.results[0], "protocol": p, "labels_used": n} for p, n in (("few", 100), ("few", 200), ("all", 900))
+    ]
+    panels = bars([Entry(entry.run, entry.config, lines)])
+    assert [panel.protocol for panel in panels] == ["few, 100 labels", "few, 200 labels", "all"]
+
+
 @pytest.mark.parametrize("where", ["device", "workers"])
 def test_the_views_shown_are_those_that_training_saw(tmp_path, monkeypatch, where):
     saw, shown, views = {}, [], Pretraining.views

@@ -19,6 +19,7 @@ from torch import nn
 
 import gcalign
 from gcalign.cli import main
+from gcalign.lab import provenance
 from gcalign.lab.experiments import records
 from gcalign.lab.training import runs, use
 from gcalign.lab.training.config import configured
@@ -242,6 +243,42 @@ def test_names_from_files_cannot_command_the_terminal(given, capsys, monkeypatch
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "[bold]x" in shown
+
+
+def test_names_from_data_cannot_command_the_terminal_either(tmp_path, capsys):
+    escape, words = "\x1b]0;t\x07", [word for word in TINY if not word.startswith(("data", "batch_size"))]
+    rows = []
+    for k in range(40):
+        folder = tmp_path / "images" / (f"{escape}cats" if k % 2 else "dogs")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (6 * k, 0, 250)).save(folder / f"{k}.png")
+        rows.append({"image": str((folder / f"{k}.png").relative_to(tmp_path / "images")), "name": f"{escape}{k}"})
+    (tmp_path / "images" / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    root = f"data.root={tmp_path / 'images'}"
+    assert main(["train", *words, "batch_size=16", "views=plain", "data=folder", root, f"runs={tmp_path}/a"]) == 0
+    pairs = ["data=pairs", "data.columns=image,name", root, f"runs={tmp_path}/b"]
+    assert main(["train", *words, "batch_size=16", *pairs]) == 0
+    (run,) = (tmp_path / "b").iterdir()
+    assert main(["probe", f"run={run}", "protocol=zeroshot"]) == 0
+    out, err = capsys.readouterr()
+    assert not {"\x1b", "\x07"} & set(out + err)
+    assert "\\x1b]0;t\\x07cats" in out
+    assert "\\x1b]0;t\\x073" in out
+
+
+def test_the_commit_of_another_project_is_not_taken_for_ones_own(tmp_path, monkeypatch):
+    installed = tmp_path / "project" / ".venv" / "lib" / "python3" / "site-packages" / "gcalign" / "lab"
+    installed.mkdir(parents=True)
+    mark = tmp_path / "ran"
+    for words in (["init", "-q"], ["config", "core.fsmonitor", f"touch {mark}; false"]):
+        subprocess.run(["git", *words], cwd=tmp_path / "project", check=True)
+    shutil.copy(provenance.__file__, installed)
+    code = f"import runpy; print(runpy.run_path({str(installed / 'provenance.py')!r})['commit']())"
+    path = {"PYTHONPATH": str(Path(gcalign.__file__).parents[1])}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=installed, capture_output=True, text=True, check=True, env={**os.environ, **path})
+    assert done.stdout.strip() == gcalign.__version__
+    assert not mark.exists()
 
 
 # a config is data

@@ -134,7 +134,7 @@ def _probe(parser: Parser) -> Run:
         from gcalign.lab.training.use import probe
 
         result = probe(args.overrides, progress=sys.stderr.isatty())
-        output(result.as_dict, args.json, lambda: print(result))
+        output(result.as_dict, args.json, lambda: print(printable(result)))
 
     return run
 

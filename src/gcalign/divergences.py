@@ -145,7 +145,7 @@ class Robust(Divergence):
     the same plan but another Q.
 
     Args:
-        q: in (0, 1]. 1 is the W₁ surrogate; for q → 0 the loss tends to InfoNCE.
+        q: from 1e-6 to 1. 1 is the W₁ surrogate; for q → 0 the loss tends to InfoNCE.
         lam: the weight λ of negatives; the paper uses 0.01.
         scale: "kernel" is bounded; "score" multiplies by e^{q/ε}, which gives Eq. 2 exactly for the cosine cost.
 
@@ -162,7 +162,7 @@ class Robust(Divergence):
     reads_entries: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        positive("q", self.q, "1 is W₁, and q → 0 gives InfoNCE")
+        positive("q", self.q, "1 is W₁, and q → 0 gives InfoNCE", least=1e-6)
         if self.q > 1:
             raise ValueError(f"q={self.q:g} must be in (0, 1]; 1 is W₁, and q → 0 gives InfoNCE")
         positive("lam", self.lam, "the weight of negatives; the paper uses 0.01", zero=True)

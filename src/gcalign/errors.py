@@ -28,8 +28,10 @@ def one_of(what: str, value: str, known: Iterable[str]) -> str:
     return value
 
 
-def positive(what: str, value: float, remedy: str, *, infinite: bool = False, zero: bool = False) -> float:
-    """Return `value` as a float if it is > 0 (or ≥ 0 with `zero`) and, unless `infinite`, finite."""
+def positive(
+    what: str, value: float, remedy: str, *, infinite: bool = False, zero: bool = False, least: float = 0.0
+) -> float:
+    """Return `value` as a float if it is > 0 (or ≥ 0 with `zero`), at least `least` and, unless `infinite`, finite."""
     if isinstance(value, bool) or not isinstance(value, Real):  # numpy's scalars are Real, its bool is not
         raise TypeError(f"{what}={value!r} must be a number; {remedy}")
     value = float(value)
@@ -37,6 +39,8 @@ def positive(what: str, value: float, remedy: str, *, infinite: bool = False, ze
     if not low or (math.isinf(value) and not infinite):
         rule = ("≥ 0" if zero else "> 0") + ("" if infinite else " and finite")
         raise ValueError(f"{what}={value:g} must be {rule}; {remedy}")
+    if value < least:
+        raise ValueError(f"{what}={value:g} must be at least {least:g}, or rounding is all that counts; {remedy}")
     return value
 
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from gcalign.errors import positive
 
 _PAPER = "the paper uses 0.5"
+SMALLEST = 1e-30  # ε: 1/ε must be a number of float32
+SMALLEST_OF_UNIT_ROWS = 1e-6  # ε: a cosine of float32 is rounded to 6e-8, and that is divided by ε
 LEAST = 0.01  # of a learnable ε: CLIP keeps its logit_scale, 1/ε, at 100 or less
 
 
@@ -37,7 +39,7 @@ class Kernel(nn.Module, ABC):
     stored whole unless it also overrides `factors`.
 
     Args:
-        eps: temperature ε > 0; the paper uses 0.5.
+        eps: temperature ε of at least 1e-30; the paper uses 0.5.
         learnable: whether ε is a parameter that is trained. It then stays at 0.01 or more, as in CLIP.
 
     Example:
@@ -52,7 +54,7 @@ class Kernel(nn.Module, ABC):
 
     def __init__(self, eps: float, *, learnable: bool = False) -> None:
         super().__init__()
-        eps = positive("eps", eps, _PAPER)
+        eps = positive("eps", eps, _PAPER, least=SMALLEST)
         if not isinstance(learnable, bool):
             raise TypeError(f"learnable={learnable!r} must be True or False; True trains eps")
         self.learnable, self._eps = False, eps
@@ -124,7 +126,7 @@ class Cosine(Kernel):
     """Cosine kernel, log K_ij = −(1 − cos(z'_i, z''_j))/ε: the paper's kernel (Definition 3, def:gibbs).
 
     Args:
-        eps: temperature ε > 0; the paper uses 0.5.
+        eps: temperature ε of at least 1e-6; the paper uses 0.5.
         learnable: whether ε is a parameter that is trained, as in CLIP.
 
     Example:
@@ -138,6 +140,7 @@ class Cosine(Kernel):
 
     def __init__(self, eps: float = 0.5, *, learnable: bool = False) -> None:
         super().__init__(eps, learnable=learnable)
+        positive("eps", eps, _PAPER, least=SMALLEST_OF_UNIT_ROWS)
 
     def features(self, z: Tensor) -> Tensor:
         return normalize(z)
@@ -157,7 +160,7 @@ class SquaredEuclidean(Kernel):
     """Squared-distance kernel, log K_ij = −‖x_i − y_j‖²/ε: the kernel of BYOL (Theorem 4, thm:byol).
 
     Args:
-        eps: temperature ε > 0.
+        eps: temperature ε of at least 1e-6, or 1e-30 if embeddings are not normalised.
         learnable: whether ε is a parameter that is trained.
         normalized: whether embeddings are normalised first.
 
@@ -172,6 +175,8 @@ class SquaredEuclidean(Kernel):
     def __init__(self, eps: float = 1.0, *, learnable: bool = False, normalized: bool = True) -> None:
         super().__init__(eps, learnable=learnable)
         self.normalized = normalized
+        if normalized:
+            positive("eps", eps, _PAPER, least=SMALLEST_OF_UNIT_ROWS)
 
     def features(self, z: Tensor) -> Tensor:
         return normalize(z) if self.normalized else z

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from gcalign.errors import did_you_mean
+from gcalign.lab import arrays, files
+from gcalign.lab.data.tables import Parquet, columns_of, python_values
+from gcalign.lab.words import path_of
 
 EMBEDDINGS = (".npy", ".npz", ".parquet", ".safetensors")
 ITEMS = (".parquet", ".txt")
@@ -25,9 +28,9 @@ class Place:
 
     @staticmethod
     def of(text: str, suffixes: Sequence[str]) -> Place:
-        whole = Path(text)
+        whole = path_of(text)
         path, name = (
-            (whole, None) if whole.exists() else (Path(text.rpartition(":")[0] or text), text.rpartition(":")[2])
+            (whole, None) if whole.exists() else (path_of(text.rpartition(":")[0] or text), text.rpartition(":")[2])
         )
         if name == text:
             name = None
@@ -78,9 +81,7 @@ def _npy(place: Place) -> Any:
 
 
 def _npz(place: Place) -> Any:
-    with _unpickled(place, lambda: np.load(place.path, allow_pickle=False)) as archive:
-        name = place.chosen(archive.files)
-        return _unpickled(place, lambda: archive[name])
+    return arrays.from_npz(place.path, place.chosen(arrays.names(place.path)))
 
 
 def _unpickled(place: Place, read: Any) -> Any:
@@ -106,26 +107,8 @@ def _safetensors(place: Place) -> Any:
         raise ValueError(f"{place} cannot be read ({error}); write it again with safetensors.torch.save_file") from None
 
 
-def _table(place: Place, names: Sequence[str] | None = None) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.read_table(place.path, columns=names)
-    except (pa.ArrowException, OSError) as error:
-        said = str(error).splitlines()[0]
-        raise ValueError(f"{place.path} cannot be read as parquet ({said}); write it again") from None
-
-
 def _schema(place: Place) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.read_schema(place.path)
-    except (pa.ArrowException, OSError) as error:
-        said = str(error).splitlines()[0]
-        raise ValueError(f"{place.path} cannot be read as parquet ({said}); write it again") from None
+    return Parquet._open(place.path).schema_arrow
 
 
 def _columns(place: Place) -> Any:
@@ -135,7 +118,7 @@ def _columns(place: Place) -> Any:
     schema = _schema(place)
     numbered = sorted((n for n in schema.names if re.fullmatch(r"f\d+", n)), key=lambda n: int(n[1:]))
     if place.name is None and numbered:
-        table = _table(place, numbered)
+        table = columns_of(place.path, numbered)
         for name in numbered:
             _full(place, name, table[name])
         return np.stack([table[name].to_numpy() for name in numbered], axis=1)
@@ -143,7 +126,7 @@ def _columns(place: Place) -> Any:
     if not lists:
         raise ValueError(f"{place} has no embeddings; it must have a column of lists, or columns f0, f1 …")
     name = place.chosen(lists)
-    column = _table(place, [name])[name]
+    column = columns_of(place.path, [name])[name]
     _full(place, name, column)
     joined = column.combine_chunks()
     values = joined.flatten().to_numpy(zero_copy_only=False)
@@ -185,14 +168,14 @@ def items(text: str, n: int) -> list[Any]:
 def _items(place: Place, n: int) -> list[Any]:
     if place.path.suffix == ".txt":
         try:
-            values: list[Any] = place.path.read_text(encoding="utf-8").splitlines()
+            values: list[Any] = files.read(place.path).decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
             raise ValueError(f"{place} is not UTF-8 ({error.reason}); save it again as UTF-8") from None
     else:
         name = place.chosen(list(_schema(place).names))
-        column = _table(place, [name])[name]
+        column = columns_of(place.path, [name])[name]
         _full(place, name, column)
-        values = column.to_pylist()
+        values = python_values(column)
     if len(values) != n:
         raise ValueError(f"{place} has {len(values)} rows for {n} pairs; it must have a row for each pair")
     return values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import zipfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from gcalign.errors import did_you_mean
-from gcalign.lab import files
+from gcalign.lab import arrays, files
 from gcalign.lab.data.encoded import Arrays, Encoded, Files
 from gcalign.lab.data.files import SUFFIXES
-from gcalign.lab.data.tables import Parquet, _chunks
+from gcalign.lab.data.tables import Parquet, columns_of, python_values
 from gcalign.lab.limits import within
 
 TABLES = ("metadata.csv", "metadata.jsonl", "pairs.csv", "pairs.jsonl", "pairs.parquet", "pairs.npz")  # of a folder
@@ -79,12 +78,7 @@ class Stored(Table):
         return "array" if pa.types.is_integer(inner) or pa.types.is_floating(inner) else str(found)
 
     def values(self, column: str) -> list[Any]:
-        if column not in self.parquet.schema.nested:
-            return list(self.parquet.values(column).to_pylist())
-        opened = Parquet._open(self.parquet.files[0])
-        for chunk in _chunks(opened.metadata, column):
-            within("TABLE_BYTES", chunk.total_uncompressed_size, f"the number of bytes of {column!r} of {self.origin}")
-        return list(opened.read(columns=[column]).column(column).to_pylist())
+        return python_values(columns_of(self.parquet.files[0], [column])[column])
 
     def images(self, column: str) -> Encoded:
         self.parquet.image = column
@@ -127,7 +121,7 @@ class Named(Table):
     def values(self, column: str) -> list[Any]:
         if not self._ends(column, (".npy",)):
             return [row[column] for row in self.rows]
-        return [_npy(path) for path in self._paths(column)]
+        return [arrays.from_npy(path) for path in self._paths(column)]
 
     def images(self, column: str) -> Encoded:
         return Files(self._paths(column))
@@ -155,14 +149,7 @@ class Zipped(Table):
 
     def __init__(self, path: Path) -> None:
         self.origin = str(path)
-        try:
-            with zipfile.ZipFile(path) as packed:
-                size = sum(part.file_size for part in packed.infolist())
-            within("ARRAY_BYTES", size, f"the number of bytes of {path}, unpacked,")
-            with np.load(path, allow_pickle=False) as opened:
-                self.arrays = {name: opened[name] for name in opened.files}
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-            raise ValueError(f"{path} is not a readable .npz file of plain arrays ({error}); save it again") from error
+        self.arrays = {name: arrays.from_npz(path, name) for name in arrays.names(path)}
         self.columns = tuple(self.arrays)
         lengths = {name: len(array) if array.ndim else 0 for name, array in self.arrays.items()}
         if len(set(lengths.values())) != 1:
@@ -185,14 +172,6 @@ class Zipped(Table):
 
     def images(self, column: str) -> Encoded:
         return Arrays(self.arrays[column], self.origin)
-
-
-def _npy(path: Path) -> Any:
-    try:
-        within("ARRAY_BYTES", path.stat().st_size, f"the number of bytes of {path}")
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not a readable .npy file of numbers ({error}); save it again") from error
 
 
 def opened(root: Path) -> Table:
@@ -227,10 +206,13 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is not UTF-8 ({error}); save it as UTF-8") from error
     rows: list[dict[str, Any]] = []
     if path.suffix == ".csv":
-        for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True)):
-            if None in row or None in row.values():
-                raise ValueError(f"{path} row {number} has not one value for each column; mend the row")
-            rows.append(dict(row))
+        try:
+            for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True)):
+                if None in row or None in row.values():
+                    raise ValueError(f"{path} row {number} has not one value for each column; mend the row")
+                rows.append(dict(row))
+        except csv.Error as error:
+            raise ValueError(f"{path} row {len(rows)} is not CSV ({error}); mend the row") from error
         return rows
     for number, line in enumerate(text.splitlines()):
         if line.strip():

@@ -205,5 +205,50 @@ def _chunks(metadata: Any, column: str) -> Iterator[Any]:
                 yield group.column(j)
 
 
+_WIDTH = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}  # bytes of a number
+
+
+def columns_of(file: Path, names: Sequence[str]) -> Any:
+    """Whole columns of a parquet file as an Arrow table; a text or an image that is stored once is held once."""
+    import pyarrow as pa
+
+    size, texts = 0, set()
+    for chunk in (chunk for name in names for chunk in _chunks(Parquet._open(file).metadata, name)):
+        width = _WIDTH.get(chunk.physical_type)
+        if width is None:
+            texts.add(chunk.path_in_schema)
+        times = chunk.num_values if "DELTA_BYTE_ARRAY" in chunk.encodings else 1
+        size += max(times * chunk.total_uncompressed_size, (width or 4) * chunk.num_values)
+    within("ARRAY_BYTES", size, f"the number of bytes of {', '.join(map(repr, names[:3]))} of {file}")
+    try:
+        return Parquet._open(file, sorted(texts)).read(columns=list(names))
+    except (pa.ArrowException, OSError, KeyError, MemoryError) as error:
+        raise _unreadable(file, error) from error
+
+
+def python_values(column: Any) -> list[Any]:
+    """The values of an Arrow array as Python has them; one that is stored once is one object."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        return [value for chunk in column.chunks for value in python_values(chunk)]
+    if isinstance(column, pa.DictionaryArray):
+        words = column.dictionary.to_pylist()
+        return [None if k is None else words[k] for k in column.indices.to_pylist()]
+    if isinstance(column, (pa.ListArray, pa.LargeListArray)):
+        inner, ends = python_values(column.values), column.offsets.to_pylist()
+        spans = zip(ends, ends[1:], column.is_valid().to_pylist(), strict=False)
+        return [inner[first:last] if valid else None for first, last, valid in spans]
+    if isinstance(column, pa.FixedSizeListArray):
+        width = column.type.list_size
+        inner = python_values(column.values.slice(width * column.offset, width * len(column)))
+        return [inner[width * k : width * (k + 1)] if v else None for k, v in enumerate(column.is_valid().to_pylist())]
+    if isinstance(column, pa.StructArray):
+        parts = [python_values(part) for part in column.flatten()]
+        rows = [dict(zip((field.name for field in column.type), row, strict=True)) for row in zip(*parts, strict=True)]
+        return [row if valid else None for row, valid in zip(rows, column.is_valid().to_pylist(), strict=True)]
+    return list(column.to_pylist())
+
+
 def _unreadable(file: Path, error: Exception) -> ValueError:
     return ValueError(f"{file} is not a readable parquet file ({error}); it may be truncated: download it again")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scipy import stats
@@ -16,16 +17,28 @@ from gcalign.lab.report.study import Bar, Bars
 def bars(runs: Sequence[Entry]) -> list[Bars]:
     """One panel for each protocol, data set and number of labels; runs that differ only in their seed are one bar."""
     groups: dict[tuple[str, str], dict[str, dict[int, tuple[Entry, dict[str, Any]]]]] = {}
+    called = protocol_names(runs)
     for entry in runs:
         for line in entry.results:
             if line["kind"] == "probe" and 0 <= line["accuracy"] <= 1:
-                labels = line.get("labels_used")
-                said = f"{line['protocol']}, {labels:,} labels" if isinstance(labels, int) else line["protocol"]
-                panel = said, str(line.get("data", entry.config.data.name))
+                panel = called(line), str(line.get("data", entry.config.data.name))
                 setting = json.dumps(entry.config.identity | {"seed": None}, sort_keys=True)
                 # the last line of a protocol counts
                 groups.setdefault(panel, {}).setdefault(setting, {})[entry.config.seed] = entry, line
     return [_panel(panel, list(found.values())) for panel, found in groups.items()]
+
+
+def protocol_names(runs: Sequence[Entry]) -> Callable[[dict[str, Any]], str]:
+    """What to call the protocol of a line: with its number of labels if that differs from line to line."""
+    probes = [line for entry in runs for line in entry.results if line["kind"] == "probe"]
+    told = {(line["protocol"], labels) for line in probes if isinstance(labels := line.get("labels_used"), int)}
+    several = {name for name, times in Counter(name for name, _ in told).items() if times > 1}
+
+    def called(line: dict[str, Any]) -> str:
+        name, labels = str(line["protocol"]), line.get("labels_used")
+        return f"{name}, {labels:,} labels" if name in several and isinstance(labels, int) else name
+
+    return called
 
 
 def _panel(panel: tuple[str, str], settings: Sequence[dict[int, tuple[Entry, dict[str, Any]]]]) -> Bars:

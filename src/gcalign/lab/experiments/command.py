@@ -15,7 +15,7 @@ from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Chosen, Experiment, Job, Scale
 from gcalign.lab.experiments.scales import scaled
 from gcalign.lab.experiments.watch import called
-from gcalign.lab.words import path_of, quoted
+from gcalign.lab.words import path_of, printable, quoted
 
 OWN = ("scale", "runs", "out", "jobs", "redraw", "partial", "dry", "launcher")
 
@@ -189,7 +189,7 @@ def _run(request: Reproduction, jobs: Sequence[Job], archive: Archive, others: S
             after=lambda job: (archive.save(jobs, others), None)[1],
         )
     for failure in failures:
-        print(f"\nfailed: {called(failure.job)}: {failure.said}", file=sys.stderr)
+        print(f"\nfailed: {called(failure.job)}: {printable(failure.said)}", file=sys.stderr)
         print(f"  try it alone: {sweep.command(failure.job, request.runs)}", file=sys.stderr)
     if failures:
         print(

@@ -12,7 +12,7 @@ from gcalign import methods
 from gcalign.errors import count, one_of
 from gcalign.lab import files
 from gcalign.lab.experiments import claims, records, suite
-from gcalign.lab.experiments.bars import bars
+from gcalign.lab.experiments.bars import bars, protocol_names
 from gcalign.lab.experiments.pair_shown import pair_results
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.shown import Entry, Showcase, choose, names, one_way
@@ -145,10 +145,11 @@ def _facts(runs: Sequence[Entry]) -> dict[str, str]:
 
 def _table(runs: Sequence[Entry]) -> Grid:
     rows: list[dict[str, str]] = []
+    called = protocol_names(runs)
     for entry in runs:
         run, config, results = entry.run, entry.config, entry.results
         steps = [r["step"] for r in results if r["kind"] == "train"]
-        probes = {r["protocol"]: f"{100 * r['accuracy']:.1f}" for r in results if r["kind"] == "probe"}
+        probes = {called(r): f"{100 * r['accuracy']:.1f}" for r in results if r["kind"] == "probe"}
         rows.append(
             {
                 "method": entry.method,

@@ -28,7 +28,7 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
     if config.pairs.weights is not None and not run.is_own():
         raise ValueError(f"pairs.weights={config.pairs.weights} was named by somebody else, and is not read")
     task = ImageTask(config, run, images_of(config.data, "train"))
-    images, stream = task.images, task.stream(0, config.devices)
+    images, stream = task.images, task.stream(0, config.world)
     numbers = config.batch_size * torch.Size(images.shape).numel()
     if numbers > HEAVIEST:
         raise ValueError(f"a batch has {numbers:,} numbers, and at most {HEAVIEST:,} are made again for a picture")

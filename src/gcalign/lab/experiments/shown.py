@@ -135,7 +135,7 @@ class Showcase:
 
     def _seen(self, run: Run, config: Config) -> int | None:
         """What training saw, once for all runs that saw the same."""
-        deciding = ("data", "views", "pairs", "batch_size", "accumulate", "epochs", "seed", "devices")
+        deciding = ("data", "views", "pairs", "batch_size", "epochs", "seed", "world")
         key = repr([getattr(config, name) for name in deciding])
         if key not in self._batches:
             self._batches[key] = None

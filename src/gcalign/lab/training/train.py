@@ -39,7 +39,7 @@ from gcalign.lab.training.progress import Watch
 from gcalign.lab.training.runs import Run, brief, save_weights
 from gcalign.lab.training.stream import Augment, Stream
 from gcalign.lab.training.weights import weights_of_pairs
-from gcalign.lab.words import quoted
+from gcalign.lab.words import printable, quoted
 
 
 def images_of(data: Data, split: str, **more: Any) -> Images:
@@ -324,4 +324,4 @@ def _trainer(
 
 def _say(text: str, quiet: bool) -> None:
     if not quiet:
-        print(text, flush=True)
+        print(printable(text), flush=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gcalign.lab import files
+from gcalign.lab import arrays, files
 from gcalign.lab.words import path_of
 
 if TYPE_CHECKING:
@@ -39,9 +37,8 @@ def weights_of_pairs(pairs: Pairs, n: int) -> Tensor | None:  # [n]
     if hashlib.sha256(content).hexdigest()[:10] != pairs.digest:
         raise ValueError(f"pairs.weights={pairs.weights} is not the file the run was configured with; train it again")
     try:
-        values = np.load(io.BytesIO(content), allow_pickle=False)
-        weights = torch.tensor(values).float()
-    except (ValueError, TypeError, EOFError) as error:
+        weights = torch.tensor(arrays.from_bytes(content, path_of(pairs.weights))).float()
+    except (ValueError, TypeError) as error:
         raise ValueError(
             f"pairs.weights={pairs.weights} cannot be read ({error}); it must be numbers in an npy file"
         ) from None
