@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from gcalign import cli
-from gcalign.lab.verify import command
 
 ROOT = Path(__file__).parents[1]
 
@@ -122,7 +121,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path, monkeypatc
     def full(self, target):
         raise OSError(28, "no space left")
 
-    monkeypatch.setattr(command.Path, "replace", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert cli.main(["verify", "--only", "svhn-backbone", "--json", str(path)]) == 2
     assert "no space left" in capsys.readouterr().err
     assert path.read_text() == "before"

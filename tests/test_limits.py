@@ -548,8 +548,8 @@ def test_paths_work_as_they_are_typed(tmp_path, odd, monkeypatch, capsys):
     assert "data:image/jpeg" in page
     assert Run(run).config().data.root == odd
     assert not [path for path in tmp_path.iterdir() if path.name != odd]
-    assert main(["probe", f"run={name}", "protocol=knn"]) == 2  # one class alone
-    assert "1 class" in capsys.readouterr().err
+    assert main(["probe", f"run={name}", "protocol=knn"]) == 2  # one folder: no labels
+    assert "has no labels" in capsys.readouterr().err
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
