@@ -72,6 +72,19 @@ def test_the_ranking_is_that_of_the_library(here, capsys):
     assert not list(here.glob(".*.part"))
 
 
+def test_a_tilde_is_the_home_folder(here, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(here))
+    monkeypatch.setenv("USERPROFILE", str(here))
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    words = ("~/a.npy", "~/b.npy", "-o", "~/out.csv", "--feedback", "~/w.npy")
+    code, _, err = run(capsys, *words)
+    assert code == 0, err
+    assert len(ranking(here / "out.csv")) == N
+    assert len(np.load(here / "w.npy")) == N
+    assert not list((here / "elsewhere").iterdir())
+
+
 def test_every_format_gives_the_same_ranking(here, capsys):
     a, b = np.load("a.npy"), np.load("b.npy")
     np.savez("both.npz", first=a, second=b)

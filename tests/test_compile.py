@@ -13,6 +13,8 @@ from torch import distributed as dist
 
 import gcalign
 
+OLD = torch.__version__.startswith("2.6.")
+since_2_7 = pytest.mark.skipif(OLD, reason="torch 2.6 refuses to trace it: see Versions in docs/reliability.md")
 CASES = [
     ("ince", {}),
     ("gca-ince", {"gradient": "envelope", "iterations": 300}),
@@ -73,6 +75,7 @@ def test_one_process_compiles_several_criteria():
         assert_same(differentiated(compiled, *batch()), differentiated(criterion, *batch()))
 
 
+@since_2_7
 @pytest.mark.parametrize("target", [gcalign.Labels(), gcalign.Blocks(0.3, 0.1)], ids=repr)
 @pytest.mark.parametrize("divergence", [gcalign.KL(), gcalign.KL() + gcalign.Robust(0.5, 0.1)], ids=repr)
 def test_targets_in_groups_compile_and_have_their_gradient(target, divergence):
@@ -107,6 +110,7 @@ def test_the_fake_operator_has_the_shapes_of_the_real_one():
         assert plan.log_u.shape == (20,)
 
 
+@since_2_7
 def test_torch_func_says_what_to_do():
     z1, z2 = batch()
     with pytest.raises(RuntimeError, match=r"with torch\.func use gradient='unrolled'"):
@@ -115,6 +119,7 @@ def test_torch_func_says_what_to_do():
     assert_same([torch.func.grad(unrolled)(z1, z2)], differentiated(unrolled, z1, z2)[1:2])
 
 
+@since_2_7
 def test_a_warm_start_is_refused_under_compile():
     torch._dynamo.reset()
     criterion = torch.compile(gcalign.method("gca-ince", warm_start=True), fullgraph=True, backend="eager")
@@ -219,6 +224,8 @@ BAD = {
 @pytest.mark.parametrize("name", ["ince", "gca-ince", "gca-uot"])
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_input_is_an_error_in_compiled_code_too(name, bad):
+    if OLD and ("weights" in BAD[bad][1] or (name, bad) == ("gca-uot", "a row without a positive")):
+        pytest.skip("torch 2.6 refuses to trace it: see Versions in docs/reliability.md")
     change, known, message = BAD[bad]
     torch.manual_seed(0)
     z1, z2 = torch.randn(6, 5), torch.randn(6, 5)
@@ -228,6 +235,7 @@ def test_bad_input_is_an_error_in_compiled_code_too(name, bad):
         criterion(change(z1), z2, **known)
 
 
+@since_2_7
 def test_a_lonely_label_is_an_error_in_compiled_code_too():
     torch.manual_seed(0)
     y = torch.tensor([0, 0, 1, 1, 2])

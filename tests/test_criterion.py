@@ -47,6 +47,7 @@ METHODS = gcalign.methods.names()
 LAYOUTS = ("cross", "joint")
 CONVERGED = {"iterations": 4000, "tol": 1e-14}
 
+OLD = torch.__version__.startswith("2.6.")
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
@@ -265,6 +266,8 @@ def assert_compiles(name, layout, backend, dtype):
 
 @every_method
 def test_torch_compile_captures_the_whole_criterion(name):
+    if OLD and name in ("iot-uni", "supcon"):
+        pytest.skip("torch 2.6 refuses to trace it: see Versions in docs/reliability.md")
     assert_compiles(name, gcalign.method(name).layout if name != "clip" else "cross", "eager", torch.float32)
 
 
@@ -275,6 +278,8 @@ def test_torch_compile_differentiates_ahead_of_time(name):
 
 @pytest.mark.parametrize("target", [Labels(), Soft(torch.ones(6, 6)), Blocks(0.3, 0.1)], ids=repr)
 def test_torch_compile_captures_other_targets(target):
+    if OLD and not isinstance(target, Soft):
+        pytest.skip("torch 2.6 refuses to trace it: see Versions in docs/reliability.md")
     torch._dynamo.reset()
     criterion = Alignment(Cosine(0.5), (Rows(), Columns()), KL(), target)
     said = {"labels": torch.arange(6) // 2, "domains": torch.arange(6) // 3}

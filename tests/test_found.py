@@ -123,3 +123,36 @@ def test_a_temperature_below_the_rounding_of_cosines_is_refused(eps, dtype):
 def test_a_power_below_rounding_is_refused():
     with pytest.raises(ValueError, match=r"q=1e-40 must be at least 1e-06"):
         gcalign.Robust(1e-40, 0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("weight", [2e6, 1e38, 1.7e308])
+def test_a_weight_whose_gradients_leave_the_range_is_refused(weight, dtype):
+    # a finite loss with infinite gradients at 1e38 in float32 and 1.7e308 in float64
+    with pytest.raises(ValueError, match=r"weight=.* must be at most 1e\+06"):
+        gcalign.method("iot-uni", weight=weight)
+    with pytest.raises(ValueError, match=r"weight=.* must be at most 1e\+06"):
+        1e4 * (weight / 1e4 * gcalign.KL())
+    z = torch.eye(4, dtype=dtype).requires_grad_()
+    loss = gcalign.method("iot-uni", eps=0.05, weight=1e6)(z, z.detach().roll(1, 0))
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert torch.isfinite(z.grad).all()
+
+
+@pytest.mark.parametrize("gradient", ["auto", "truncated", "unrolled"])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 8e5), (torch.float64, 4e14)])
+def test_a_kernel_of_which_only_rounding_is_left_is_refused(dtype, most, gradient):
+    # finite plans with gradients of NaN from 1e7 on in float32
+    log_k = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    log_k = log_k / log_k.abs().max()
+    for size in (1.2 * most, 1e30, 1e37):
+        with pytest.raises(ValueError, match="log_k has an entry of size"):
+            gcalign.solve(log_k * size, gradient=gradient, iterations=50)
+    log_k = (log_k * most).requires_grad_()
+    plan = gcalign.solve(log_k, gradient=gradient, iterations=50)
+    plan.matrix.square().sum().backward()
+    assert torch.isfinite(log_k.grad).all()
+    with torch.no_grad():
+        log_k[0, 1] = -math.inf
+    assert gcalign.solve(log_k, gradient=gradient, iterations=50).matrix[0, 1] == 0

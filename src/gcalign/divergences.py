@@ -16,6 +16,7 @@ from gcalign.errors import Terse, one_of, positive
 from gcalign.plan import Plan
 from gcalign.transport.support import Pairs
 
+MOST_WEIGHT = 1e6
 RowStatistic = Callable[[Tensor, Tensor], Tensor]  # (log P rows [b, m], T rows [b, m]) -> [b]
 
 
@@ -62,7 +63,14 @@ class Divergence(Terse, ABC):
 
     def __mul__(self, weight: float) -> Divergence:
         positive("weight", weight, "a divergence is scaled by a non-negative number", zero=True)
-        return Sum(tuple((weight * w, d) for w, d in _terms(self) if weight > 0))
+        terms = tuple((weight * w, d) for w, d in _terms(self) if weight > 0)
+        for product, _ in terms:
+            if product > MOST_WEIGHT:
+                raise ValueError(
+                    f"weight={product:g} must be at most {MOST_WEIGHT:g}, or gradients leave the range of float32; "
+                    "make the other weights smaller instead, or raise the learning rate"
+                )
+        return Sum(terms)
 
     __rmul__ = __mul__
 

@@ -263,7 +263,8 @@ def solve(
         The plan. `plan.log` is differentiable in `log_k`.
 
     Raises:
-        ValueError: if `log_k` is not a real matrix, has NaN or +inf, or forbids a whole row or column.
+        ValueError: if `log_k` is not a real matrix, has NaN or +inf, forbids a whole row or column, or has entries so
+            large that rounding spoils them: above 8·10⁵ in size in float32, 4·10¹⁴ in float64.
 
     Example:
         >>> import torch, gcalign
@@ -275,10 +276,9 @@ def solve(
         got = tuple(log_k.shape) if isinstance(log_k, Tensor) else type(log_k).__name__
         raise ValueError(f"log_k={got} must be a real matrix [n, m]; pass −cost/eps")
     log_k = log_k.to(torch.promote_types(log_k.dtype, torch.float32))
-    if not math.isfinite(
-        log_k.detach().sum()
-    ):  # a finite sum has finite entries; a sum that overflows is checked again
-        _refuse_impossible(log_k.detach())
+    most = 0.1 / torch.finfo(log_k.dtype).eps  # above it, the steps between two numbers are no longer small
+    if not float(log_k.detach().abs().max()) <= most:  # NaN and −inf too
+        _refuse_impossible(log_k.detach(), most)
     geometry = Entropic() if geometry is None else geometry
     if not isinstance(geometry, Geometry):
         raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5)")
@@ -295,8 +295,14 @@ def solve(
         return op.solve(problem, name_of(form))
 
 
-def _refuse_impossible(log_k: Tensor) -> None:
+def _refuse_impossible(log_k: Tensor, most: float) -> None:
     if bool(log_k.isnan().any()) or bool((log_k == torch.inf).any()):
         raise ValueError("log_k has NaN or +inf entries; every entry must be a number, or −inf for a forbidden pair")
     if bool((log_k == -torch.inf).all(1).any()) or bool((log_k == -torch.inf).all(0).any()):
         raise ValueError("log_k forbids a whole row or column (−inf throughout); leave it out of the problem")
+    largest = float(log_k.masked_fill(log_k == -torch.inf, 0).abs().max())
+    if largest > most:
+        raise ValueError(
+            f"log_k has an entry of size {largest:g}, and {log_k.dtype} counts only up to {most:.2g} without large "
+            "rounding; raise eps, use float64, or write −inf for a forbidden pair"
+        )

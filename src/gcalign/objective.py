@@ -140,9 +140,11 @@ def refuse_loss(criterion: Objective, loss: Tensor, z1: Tensor, z2: Tensor) -> N
 
 def refuse_unread(known: Mapping[str, Any], target: Target, constraints: Sequence[Constraint]) -> None:
     """Labels that nothing reads are a mistake: training would be unsupervised without anybody noticing."""
-    read = target.reads.union(*(constraint.reads for constraint in constraints))
     for name, readers in (("labels", "Labels()"), ("domains", "Blocks(alpha, beta)")):
-        if known.get(name) is not None and name not in read:
+        read = name in target.reads
+        for constraint in constraints:  # no union of sets: torch 2.6 cannot trace one
+            read = read or name in constraint.reads
+        if known.get(name) is not None and not read:
             raise ValueError(
                 f"{name} were given, but the target {target!r} does not read them; "
                 f"use target=gcalign.{readers}, or leave them out"

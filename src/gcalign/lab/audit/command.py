@@ -19,6 +19,7 @@ from gcalign.errors import count
 from gcalign.lab import files
 from gcalign.lab.audit import inputs
 from gcalign.lab.audit.outputs import TABLES, checked, write_table, write_weights
+from gcalign.lab.words import path_of
 
 WARNING = (
     "The embeddings must not come from a model trained on these very pairs: it has learnt the wrong pairs "
@@ -48,7 +49,7 @@ def audit(args: argparse.Namespace) -> None:
     count("--worst", args.worst, "pairs on the page")
     assert table is not None
     shown = sys.stderr.isatty()
-    if any("=" in word and not Path(word.rpartition(":")[0] or word).exists() for word in args.overrides):
+    if any("=" in word and not path_of(word.rpartition(":")[0] or word).exists() for word in args.overrides):
         subject = _of_run(args, shown)
     else:
         subject = _of_files(args)
