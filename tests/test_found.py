@@ -156,3 +156,14 @@ def test_a_kernel_of_which_only_rounding_is_left_is_refused(dtype, most, gradien
     with torch.no_grad():
         log_k[0, 1] = -math.inf
     assert gcalign.solve(log_k, gradient=gradient, iterations=50).matrix[0, 1] == 0
+
+
+@pytest.mark.parametrize("mask", [-1e4, -5e5])
+def test_a_mask_far_below_the_other_entries_does_not_round_them(mask):
+    generator = torch.Generator().manual_seed(0)
+    log_k = torch.randn(6, 6, generator=generator)
+    forbidden = torch.rand(6, 6, generator=generator) < 0.25
+    forbidden.fill_diagonal_(False)
+    plans = [gcalign.solve(log_k.masked_fill(forbidden, value)) for value in (mask, -math.inf)]
+    assert plans[0].converged
+    torch.testing.assert_close(plans[0].matrix, plans[1].matrix, rtol=0, atol=1e-5)

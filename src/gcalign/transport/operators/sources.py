@@ -171,10 +171,11 @@ class Given(Source):
 
     @cached_property
     def offsets(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # looked for once
-        """The middle of all entries, so that what is left is as small as it can be."""
+        """The middle of all entries, so that what is left is small; the largest one if they are far apart."""
         low, high = torch.aminmax(self.log_k.detach())
-        middle = (0.5 * (low + high)).view(1)
-        return torch.where(torch.isfinite(middle), middle, 0), torch.zeros_like(middle)
+        # far below the largest entry nothing counts; the middle would round the entries that do
+        near = high - low <= 2 / 3 * math.log(torch.finfo(self.log_k.dtype).max)
+        return torch.where(near, 0.5 * (low + high), high).view(1), torch.zeros_like(high).view(1)
 
     def rows(self, start: int, stop: int) -> Tensor:
         return self.log_k if (start, stop) == (0, self.shape[0]) else self.log_k[start:stop]
