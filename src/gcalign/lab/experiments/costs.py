@@ -19,13 +19,12 @@ from torch.utils.data import DataLoader
 
 from gcalign.lab import paper
 from gcalign.lab.data.images import Images
-from gcalign.lab.data.views import make_views
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.module import Pretraining, criterion_of
-from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.stream import Stream, augment_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.verify.costs import counted
 from gcalign.lab.verify.runner import one_thread
@@ -134,15 +133,8 @@ def _wait(device: str) -> None:
 
 def _step(config: Config, images: Images) -> float:
     """Median seconds of a real training step, from batch to batch: data, views, network, loss, optimiser."""
-    stream = Stream(
-        images,
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        seed=config.seed,
-        noise=config.pairs.noise,
-        views=config.pairs.views,
-    )
-    augment = make_views(config.view_name, images.shape, images.mean, images.std)
+    augment = augment_of(config, images)
+    stream = Stream.of(config, images, augment, rank=0, world=1)
     module, clock = Pretraining(config, images.shape, augment, stream.total), _Clock()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
     with warnings.catch_warnings():
