@@ -23,7 +23,7 @@ from gcalign.lab.evaluation import (
     probe,
     unchanged,
 )
-from gcalign.lab.evaluation.classifiers import logistic, neighbours, standardisation
+from gcalign.lab.evaluation.classifiers import logistic, neighbours, principal, standardisation
 from gcalign.lab.evaluation.features import pixels
 from gcalign.lab.evaluation.protocols import L2_GRID, _validation_curve
 
@@ -176,6 +176,21 @@ def test_logistic_regression_is_sklearns(l2):
     single = logistic(x.float(), y, 3, l2)
     assert np.array_equal(fitted(x).numpy(), oracle.predict(x.numpy()))
     assert torch.equal(single(x.float()), fitted(x))
+
+
+@pytest.mark.parametrize("samples", [40, 300])  # fewer and more than the 60 features
+def test_logistic_regression_in_principal_axes_reaches_the_minimum(samples):
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(60, 60, generator=generator, dtype=torch.float64) * torch.logspace(-2, 1, 60).double()
+    x = torch.randn(samples, 60, generator=generator, dtype=torch.float64) @ mixing
+    y = torch.randint(3, (samples,), generator=generator)
+    axes, l2 = principal(x), 1e-3
+    assert axes.shape == (60, min(samples, 60))
+    torch.testing.assert_close(axes.T @ axes, torch.eye(axes.shape[1], dtype=torch.float64))
+    fitted = logistic(x @ axes, y, 3, l2, iterations=2000, tolerance=1e-10)
+    weight = (axes @ fitted.weight).requires_grad_()
+    (torch.nn.functional.cross_entropy(x @ weight + fitted.bias, y) + l2 / 2 * weight.square().sum()).backward()
+    assert weight.grad.abs().max() < 1e-8  # the loss is convex
 
 
 def test_linear_fast_is_sklearns_on_features_of_any_scale():

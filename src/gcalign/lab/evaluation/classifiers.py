@@ -69,6 +69,13 @@ def standardisation(x: Tensor) -> tuple[Tensor, Tensor]:  # [D], [D]
     return mean, torch.where(constant, torch.ones_like(std), std)
 
 
+def principal(x: Tensor) -> Tensor:  # [N, D] -> [D, min(N, D)]
+    """The principal axes of x. In them a logistic regression needs a third of the steps; W lies in their span."""
+    if len(x) < x.shape[1]:
+        return torch.linalg.svd(x, full_matrices=False)[2].T
+    return torch.linalg.eigh(x.T @ x)[1]
+
+
 def logistic(
     x: Tensor,
     y: Tensor,
@@ -79,9 +86,15 @@ def logistic(
     iterations: int = 200,
     tolerance: float = 1e-6,  # of the largest entry of the gradient
 ) -> Affine:
-    """min_{W,b} mean cross-entropy(xW + b, y) + l2/2 ‖W‖², the bias free: scikit-learn's with C = 1/(N l2); L-BFGS."""
+    """min_{W,b} mean cross-entropy(xW + b, y) + l2/2 ‖W‖², the bias free: scikit-learn's with C = 1/(N l2); L-BFGS.
+
+    In coordinates where every feature curves the loss about equally, which is exact for `principal` features.
+    """
     positive("l2", l2, "1e-3 suits standardised features")
-    weight = (x.new_zeros(x.shape[1], classes) if start is None else start.weight.clone()).requires_grad_()
+    # with equal probabilities the second derivative in W_d is E[x_d²]/K, up to the classes, and l2
+    unit = (x.square().mean(0) / classes + l2).rsqrt()[:, None]
+    inputs = x * unit.T
+    weight = (x.new_zeros(x.shape[1], classes) if start is None else start.weight / unit).requires_grad_()
     bias = (x.new_zeros(classes) if start is None else start.bias.clone()).requires_grad_()
     solver = torch.optim.LBFGS(
         [weight, bias],
@@ -94,12 +107,12 @@ def logistic(
 
     def closure() -> float:
         solver.zero_grad()
-        value = functional.cross_entropy(x @ weight + bias, y) + 0.5 * l2 * weight.square().sum()
+        value = functional.cross_entropy(inputs @ weight + bias, y) + 0.5 * l2 * (weight * unit).square().sum()
         value.backward()
         return value.item()
 
     solver.step(closure)
-    return Affine(weight.detach(), bias.detach())
+    return Affine(weight.detach() * unit, bias.detach())
 
 
 def descent(

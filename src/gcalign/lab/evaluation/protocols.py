@@ -14,7 +14,7 @@ from torch.nn import functional
 from gcalign.errors import count, one_of
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.splits import drawn, stratified
-from gcalign.lab.evaluation.classifiers import Affine, descent, logistic, neighbours, standardisation
+from gcalign.lab.evaluation.classifiers import Affine, descent, logistic, neighbours, principal, standardisation
 from gcalign.lab.evaluation.features import extract, unchanged
 from gcalign.lab.evaluation.finetune import finetune
 from gcalign.lab.evaluation.labels import checked_labels
@@ -79,8 +79,10 @@ def linear_fast(
         score = max(means)
         l2 = L2_GRID[means.index(score)]
     shift, scale = standardisation(x)
-    fitted = logistic((x - shift) / scale, y, classes, l2, iterations=iterations)
-    classifier = Affine(fitted.weight, fitted.bias, shift, scale)
+    inputs = (x - shift) / scale
+    axes = principal(inputs)
+    fitted = logistic(inputs @ axes, y, classes, l2, iterations=iterations)
+    classifier = Affine(axes @ fitted.weight, fitted.bias, shift, scale)
     return Fitted({"test": classifier}, {"l2": l2, "iterations": iterations}, len(y), score)
 
 
@@ -187,7 +189,8 @@ def _validation_curve(x: Tensor, y: Tensor, classes: int, fraction: float, seed:
     """Validation accuracy at each l2 of the grid, each fit starting from the one before it."""
     rest, held = (index.to(x.device) for index in stratified(y.cpu(), fraction, seed))
     shift, scale = standardisation(x[rest])
-    inside, outside = (x[rest] - shift) / scale, (x[held] - shift) / scale
+    axes = principal((x[rest] - shift) / scale)
+    inside, outside = (x[rest] - shift) / scale @ axes, (x[held] - shift) / scale @ axes
     scores, fitted = [], None
     for l2 in L2_GRID:
         # a comparison of accuracies needs no more digits than this; with 1e-3, near ties turned round
