@@ -100,7 +100,9 @@ def fig_mismatch_lambda(records: Sequence[Record], folder: Path) -> list[Path]:
         second.set_ylabel("AUROC of the plan")
         third.set_ylabel("weight in the gradient")
         first.legend()
-        third.legend()
+        low, high = third.get_ylim()
+        third.set_ylim(low, high + 0.3 * (high - low))  # four lines all over the plot: the legend gets its own place
+        third.legend(loc="upper left", ncols=2, columnspacing=0.8, handlelength=1.2, fontsize=6)
         for k, (axes, title) in enumerate(((first, "accuracy"), (second, "detection"), (third, "mechanism"))):
             axes.set_xlabel("relaxation λ")
             letter(axes, k, title)
