@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import gcalign
 from gcalign.cli import main
-from gcalign.lab.audit.crossfit_pairs import folds_of
+from gcalign.lab.audit.crossfit import folds_of
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.pair_runs import pairs_of
 from gcalign.lab.training.pair_stream import PairStream
@@ -393,7 +393,7 @@ def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, mon
         seen[part.name] = set(members.tolist())
         return train(part, members=members, **others)
 
-    monkeypatch.setattr("gcalign.lab.audit.crossfit_pairs.train", watched)
+    monkeypatch.setattr("gcalign.lab.audit.crossfit.train", watched)
     code, out, err = run(
         capsys, f"run={made.path}", "folds=2", "-o", "out.csv", "--feedback", "w.npy", "--html", "p.html"
     )

@@ -13,28 +13,26 @@ import torch
 
 from gcalign import KL, Alignment, Columns, Cosine, Rows, cli
 from gcalign.functional import solve
+from gcalign.lab import timing
 from gcalign.lab.bench import (
     arguments,
     data,
     distributed,
-    estimate,
     launches,
     losses,
     memory,
     peers,
-    plot,
     probe,
     scaling,
     solvers,
-    timing,
 )
 from gcalign.lab.bench.batches import COSINE, cost, eager_info_nce, pairs
-from gcalign.lab.bench.pillow import PillowViews
 from gcalign.lab.bench.table import BenchTarget
 from gcalign.lab.data.views import make_views
+from gcalign.lab.terminal import Progress
 from gcalign.methods import method
 
-SILENT = timing.Progress(shown=False)
+SILENT = Progress(shown=False)
 
 
 def test_pillow_and_ours_are_the_same_c0():
@@ -42,7 +40,7 @@ def test_pillow_and_ours_are_the_same_c0():
     small = torch.randint(0, 256, (64, 3, 4, 4), generator=generator).float()
     pixels = torch.nn.functional.interpolate(small, size=32, mode="bilinear").to(torch.uint8)
     random.seed(0)  # Pillow's views draw from Python's own generator
-    one_by_one = PillowViews(pixels, 512)
+    one_by_one = data.PillowViews(pixels, 512)
     theirs = torch.stack([one_by_one[k] for k in range(512)])
     ours = torch.cat([make_views("C0", data.SHAPE, data.MEAN, data.STD)(pixels, seed) for seed in range(8)])
     assert theirs.shape == ours.shape
@@ -228,12 +226,12 @@ def test_the_work_of_a_step_has_its_three_matrix_products():
 
 
 def test_an_estimate_is_the_longer_of_launching_and_working_with_the_waits():
-    small = estimate.Work.of("addmm_", [[2, 3], [2, 4], [4, 3], [], []])
+    small = launches.Work.of("addmm_", [[2, 3], [2, 4], [4, 3], [], []])
     assert small == ("addmm_", 2 * 2 * 4 * 3, 4 * (8 + 12 + 6))
-    assert estimate.Work.of("add", [[8], [8]]) == ("add", 8, 4 * 24)
-    assert estimate.step(10, 2, [small] * 10)["estimate"] == pytest.approx(10 * 5e-6 + 2 * 15e-6)
-    large = estimate.Work("mm", 195 * 10**12, 15 * 10**9)
-    assert estimate.step(1, 0, [large])["estimate"] == pytest.approx(10)
+    assert launches.Work.of("add", [[8], [8]]) == ("add", 8, 4 * 24)
+    assert launches.estimated(10, 2, [small] * 10)["estimate"] == pytest.approx(10 * 5e-6 + 2 * 15e-6)
+    large = launches.Work("mm", 195 * 10**12, 15 * 10**9)
+    assert launches.estimated(1, 0, [large])["estimate"] == pytest.approx(10)
 
 
 def test_launches_are_written_beside_eager_info_nce(capsys):
@@ -292,13 +290,7 @@ def test_geomloss_gives_the_same_plan():
     torch.testing.assert_close(ours, solve(-matrix / 0.2).matrix, rtol=1e-3, atol=1e-6)
 
 
-def test_warm_starts_are_counted_after_the_first_step_or_said_to_be_missing(monkeypatch):
-    monkeypatch.setattr(solvers, "options", lambda name: ("eps",))
-    assert solvers.warm_starts(8, 4, 0, 1e-4, SILENT) == (
-        [],
-        "warm start: not measured; this gcalign has no option warm_start",
-    )
-
+def test_warm_starts_are_counted_after_the_first_step(monkeypatch):
     class Criterion:
         def __init__(self, warm_start, **_):
             self.warm_start, self.steps = warm_start, 0
@@ -309,10 +301,8 @@ def test_warm_starts_are_counted_after_the_first_step_or_said_to_be_missing(monk
         def __call__(self, z1, z2, ids):
             self.steps += 1
 
-    monkeypatch.setattr(solvers, "options", lambda name: ("warm_start",))
     monkeypatch.setattr(solvers, "method", lambda name, **chosen: Criterion(**chosen))
-    rows, note = solvers.warm_starts(8, 4, 0, 1e-4, SILENT)
-    assert note is None
+    rows = solvers.warm_starts(8, 4, 0, 1e-4, SILENT)
     assert [(row["cold"], row["warm"], row["ratio"]) for row in rows] == [(10, 2, 0.2)] * len(solvers.MOVES)
 
 
@@ -351,14 +341,6 @@ def test_memory_is_in_matrices_dense_and_in_megabytes_streaming(monkeypatch):
     assert judged["GCA-INCE, recomputed, n = 65,536, extra MB"] is True
 
 
-def test_an_option_that_is_not_there_is_left_out_with_a_note(monkeypatch):
-    monkeypatch.setattr(memory, "probed", fake_probe)
-    monkeypatch.setattr(memory, "options", lambda name: ("block", "iterations", "tol"))
-    result = memory.bench_memory(n=[64], dim=8, eps=0.5, large=[128], seed=0, names=[losses.INCE], progress=SILENT)
-    assert [row["name"] for row in result.sheets[1].rows] == [memory.STREAMED, "GCA-INCE, recomputed"]
-    assert result.notes == ["GCA-INCE, half cache: not measured; this gcalign has no option cache"]
-
-
 def test_the_exponent_of_a_power_is_its_power():
     assert scaling.exponent([1, 2, 4, 8], [3, 12, 48, 192]) == pytest.approx(2)
 
@@ -375,9 +357,9 @@ def test_scaling_fits_exponents_and_draws_them(tmp_path, monkeypatch, capsys, su
 
 
 def test_a_plot_needs_matplotlib_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    monkeypatch.setattr(scaling, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install matplotlib"):
-        plot.check(tmp_path / "scaling.png")
+        scaling.drawable(tmp_path / "scaling.png")
 
 
 def test_a_run_takes_as_long_as_its_slowest_rank():

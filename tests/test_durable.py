@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -241,7 +242,7 @@ def test_results_that_cannot_be_read_are_named_in_the_report(tmp_path, capsys):
     records.write(tmp_path / "results" / "fig-noise.jsonl", [good])
     odd = [{"value": "x"}, {"labels": {"method": [1]}}, {"seed": "x"}, {"about": 3}]
     for k, change in enumerate(odd):
-        line = json.dumps(good.as_dict() | change)
+        line = json.dumps(asdict(good) | change)
         (tmp_path / "results" / f"fig-{k}.jsonl").write_text(f"{line}\n")
     (tmp_path / "results" / "fig-align-uniform.jsonl").write_text("{}\n")
     (tmp_path / "results" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")

@@ -25,6 +25,7 @@ from gcalign.lab.experiments.figures import (
     targets as target_figures,
 )
 from gcalign.lab.experiments.records import Record, read, write
+from gcalign.lab.experiments.statistics import cells
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
 SEEDS = (0, 1, 2)
@@ -459,6 +460,6 @@ def test_times_are_paired_by_round(monkeypatch, tmp_path):
     assert {r.seed for r in found} == {0, 1, 2}
     assert len(found) == 2 * 4 * 3
     assert all(r.value > 0 for r in found)
-    cells = style.cells(found, "step-seconds-loss", "iterations")
-    assert cells[1,].mean < cells[50,].mean
+    seconds = cells(found, "step-seconds-loss", "iterations")
+    assert seconds[1].mean < seconds[50].mean
     assert len(accuracy.fig_time(found, Path(tmp_path))) == 2

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gcalign.lab.data.scenes import STYLES, Scenes
-from gcalign.lab.verify.runner import one_thread
+from gcalign.lab.timing import threads
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_raw_pixels_do_not_give_the_class_away():
 
 def test_rendering_keeps_up_with_training(train):
     seconds = []
-    with one_thread():  # its own processor time: machines that run tests are busy
+    with threads(1):  # its own processor time: machines that run tests are busy
         for seed in range(4):
             start = time.process_time()
             train.draw(range(512), seed)

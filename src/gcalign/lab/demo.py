@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
 from gcalign.alignment import Alignment
 from gcalign.lab import files
@@ -37,6 +37,7 @@ from gcalign.methods import method
 METHODS = ("ince", "gca-ince", "gca-uot")
 NOISE = (0.0, 0.5)
 LABELS = (100, 200)  # of all 1297
+HEAD = ["encoder", "pairs", *(f"{n} labels" for n in LABELS), "all labels"]
 JOBS = 2  # encoders that learn at the same time
 SETTINGS = (
     "data=scenes", "data.limit=2560", "epochs=12", "batch_size=128", "model.encoder=small", "model.width=0.5",
@@ -68,10 +69,17 @@ def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None, to
     console.print(f"{len(NOISE) * len(METHODS)} encoders learn from embedded data, {jobs} at a time, one thread each")
     rows = []
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_prepare) as pool:
+    # threads that wait for each other crawl beside another process; one does not
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         found = [pool.submit(_row, name, noise, folder, seed) for name, noise in tasks]
         for (name, noise), future in zip(tasks, found, strict=True):
-            row = _waited(future, folder)
+            try:
+                row = future.result()
+            except BrokenProcessPool as error:
+                raise ValueError(
+                    "a process of the demo was killed, perhaps for want of memory; "
+                    f"the same command goes on in {folder}"
+                ) from error
             rows.append(row)
             took = "" if row.seconds is None else f", trained in {row.seconds:.0f} s"
             of = name if noise is None else f"{name}, {_said(noise)} pairs"
@@ -86,24 +94,15 @@ def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None, to
     return path
 
 
-def _prepare() -> None:
-    torch.set_num_threads(1)  # threads that wait for each other crawl beside another process; these do not
-
-
-def _waited(future: Future[Row], folder: str) -> Row:
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        raise ValueError(
-            f"a process of the demo was killed, perhaps for want of memory; the same command goes on in {folder}"
-        ) from error
-
-
 def _row(name: str, noise: float | None, folder: str, seed: int) -> Row:
     """One line of the table, in a process of its own: train where there is something to train, then probe."""
     splits = Scenes("train"), Scenes("test")
     if noise is None:
-        features = [_pixels(images) if name == "raw pixels" else extract(_untrained(seed), images) for images in splits]
+        if name == "raw pixels":
+            features = [images.get(torch.arange(len(images))).flatten(1).float() / 255 for images in splits]
+        else:
+            untrained = encoder("small", shape=(3, 24, 24), width=0.5, seed=seed)
+            features = [extract(untrained, images) for images in splits]
         return _probed(name, "–", features, splits, seed)[0]
     config = _config(name, noise, folder, seed)
     fresh = not Run.of(config).done
@@ -129,14 +128,6 @@ def _said(noise: float) -> str:
     return "clean" if noise == 0 else f"{noise:.0%} mismatched"
 
 
-def _pixels(images: Scenes) -> Tensor:
-    return images.get(torch.arange(len(images))).flatten(1).float() / 255
-
-
-def _untrained(seed: int) -> nn.Module:
-    return encoder("small", shape=(3, 24, 24), width=0.5, seed=seed)
-
-
 def _probed(
     name: str, pairs: str, features: Sequence[Tensor], splits: Sequence[Scenes], seed: int, took: float | None = None
 ) -> tuple[Row, list[Result]]:
@@ -152,13 +143,9 @@ def _cells(row: Row) -> list[str]:
     return [row.name, row.pairs, *few, f"{100 * row.full:.1f}"]
 
 
-def _head() -> list[str]:
-    return ["encoder", "pairs", *(f"{n} labels" for n in LABELS), "all labels"]
-
-
 def _table(rows: list[Row]) -> Table:
     table = Table(title="Linear accuracy on the test digits, % (one seed; ± over three draws of labels)")
-    for k, name in enumerate(_head()):
+    for k, name in enumerate(HEAD):
         table.add_column(name, justify="left" if k < 2 else "right")
     for row in rows:
         table.add_row(*_cells(row))
@@ -174,7 +161,7 @@ def _best(rows: list[Row], column: int, row: Row) -> bool:
 
 def _page(rows: list[Row], finished: dict[tuple[str, float], Run], images: Scenes) -> str:
     grid = Grid(
-        _head(),
+        HEAD,
         [[Cell(t, k >= 2 and _best(rows, k - 2, row)) for k, t in enumerate(_cells(row))] for row in rows],
     )
     spent = [row.seconds for row in rows if row.seconds is not None]

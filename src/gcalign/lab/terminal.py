@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from gcalign.lab.words import printable
 
 if TYPE_CHECKING:  # imported when a table is shown: help does not wait for it
     from rich.console import Console, RenderableType
     from rich.table import Table
+
+Item = TypeVar("Item")
 
 
 class Steady:
@@ -74,6 +76,36 @@ def steady() -> Iterator[None]:
 
 def _warned(message: Warning | str, *where: Any, **more: Any) -> None:
     print(f"gcalign: warning: {printable(message)}", file=sys.stderr)
+
+
+class Progress:
+    """One bar for each loop that is running, on standard error; silent where that is no terminal."""
+
+    def __init__(self, *, shown: bool = True) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        hidden = not shown or not sys.stderr.isatty()
+        self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def over(self, items: Sequence[Item], describe: Callable[[Item], str]) -> Iterator[Item]:
+        """The items one by one, each under its description."""
+        task = self._bars.add_task("", total=len(items))
+        try:
+            for item in items:
+                self._bars.update(task, description=describe(item))
+                yield item
+                self._bars.advance(task)
+        finally:
+            self._bars.remove_task(task)
 
 
 def console(width: int) -> Console:

@@ -6,9 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,6 +16,7 @@ from gcalign.auditing.result import Audit
 from gcalign.errors import count
 from gcalign.lab import files
 from gcalign.lab.audit import inputs
+from gcalign.lab.audit.inputs import AuditedPairs
 from gcalign.lab.audit.outputs import TABLES, checked, write_table, write_weights
 from gcalign.lab.words import path_of
 
@@ -25,21 +24,6 @@ WARNING = (
     "The embeddings must not come from a model trained on these very pairs: it has learnt the wrong pairs "
     "too. Use another model, or audit the run itself with run=…, which trains on the other pairs of each fold."
 )
-
-
-@dataclass(frozen=True)
-class AuditedPairs:
-    """Pairs to audit, with what is known of them."""
-
-    title: str
-    a: Any  # [n, D]
-    b: Any  # [n, D]
-    folds: Any = None  # [n]
-    names: Sequence[str] | None = None
-    first: Sequence[Any] | None = None
-    second: Sequence[Any] | None = None
-    note: str = ""
-    wrong: torch.Tensor | None = None  # [n] where mismatches are known, because they were made on purpose
 
 
 def audit(args: argparse.Namespace) -> None:
@@ -59,9 +43,14 @@ def audit(args: argparse.Namespace) -> None:
         found = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
     except (ValueError, TypeError) as error:
         raise ValueError(_named(str(error), args.overrides)) from error
-    _write(found, subject, table, page, weights, args.worst)
+    text = "" if page is None else _page(found, subject, args.worst)  # made before the first file is written
+    write_table(table, found, subject.names)
+    if page is not None:
+        files.write(page, text)
+    if weights is not None:
+        write_weights(weights, found)
     print(found)
-    if subject.wrong is not None:
+    if subject.wrong is not None and bool(subject.wrong.any()):
         print(_known(found, subject.wrong))
     for path in (table, page, weights):
         if path is not None:
@@ -85,43 +74,30 @@ def _of_files(args: argparse.Namespace) -> AuditedPairs:
         title=f"Pairs of {Path(given[0]).name} and {Path(given[1]).name}",
         a=a,
         b=b,
+        note=WARNING,
         folds=None if args.folds is None else torch.tensor(inputs.vector(args.folds, n)),
         names=None if args.ids is None else inputs.ids(args.ids, n),
         first=None if args.show_a is None else inputs.items(args.show_a, n),
         second=None if args.show_b is None else inputs.items(args.show_b, n),
-        note=WARNING,
     )
 
 
 def _named(said: str, inputs: Sequence[str]) -> str:
     """What is wrong with a side, by the name of its file."""
-    for side, name in zip(("a", "b"), inputs, strict=False):
-        for after in ("[", " of dtype"):
-            if said.startswith(f"{side}{after}"):
-                return f"{name}{said[1:]}"
+    for side, name in zip("ab", inputs, strict=False):
+        if said.startswith((f"{side}[", f"{side} of dtype")):
+            return f"{name}{said[1:]}"
     return said
 
 
 def _of_run(args: argparse.Namespace, shown: bool) -> AuditedPairs:
-    from gcalign.lab.audit.of_run import crossfitted
+    from gcalign.lab.audit.crossfit import crossfitted
 
     for name in ("ids", "show_a", "show_b"):
         if getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} is for files of embeddings; a run brings its own")
     words = args.overrides if args.folds is None else [*args.overrides, f"folds={args.folds}"]
-    found = crossfitted(words, progress=shown)
-    note = f"Cross-fitted: each of {found.folds_made} folds was embedded by a model that never saw its pairs."
-    return AuditedPairs(
-        title=found.title,
-        a=found.a,
-        b=found.b,
-        folds=found.folds,
-        names=found.names,
-        first=found.first,
-        second=found.second,
-        note=note,
-        wrong=found.wrong if bool(found.wrong.any()) else None,
-    )
+    return crossfitted(words, progress=shown)
 
 
 def _known(found: Audit, wrong: torch.Tensor) -> str:
@@ -136,19 +112,16 @@ def _known(found: Audit, wrong: torch.Tensor) -> str:
     )
 
 
-def _write(
-    found: Audit, subject: AuditedPairs, table: Path, page: Path | None, weights: Path | None, worst: int
-) -> None:
-    """All files, each whole or not at all; the page is made before the first of them is written."""
-    text = None
-    if page is not None:
-        from gcalign.lab.audit.page import rendered
+def _page(found: Audit, subject: AuditedPairs, worst: int) -> str:
+    from gcalign.lab.audit.page import rendered
 
-        about = {"names": subject.names, "first": subject.first, "second": subject.second, "note": subject.note}
-        command = "gcalign " + shlex.join(sys.argv[1:])
-        text = rendered(found, subject.title, worst=worst, commands=[command], **about)  # type: ignore[arg-type]
-    write_table(table, found, subject.names)
-    if page is not None and text is not None:
-        files.write(page, text)
-    if weights is not None:
-        write_weights(weights, found)
+    return rendered(
+        found,
+        subject.title,
+        names=subject.names,
+        first=subject.first,
+        second=subject.second,
+        worst=worst,
+        commands=["gcalign " + shlex.join(sys.argv[1:])],
+        note=subject.note,
+    )

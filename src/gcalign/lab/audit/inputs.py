@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gcalign.errors import did_you_mean
 from gcalign.lab import arrays, files
@@ -20,6 +21,21 @@ ITEMS = (".parquet", ".txt")
 
 
 @dataclass(frozen=True)
+class AuditedPairs:
+    """Pairs to audit, with what is known of them."""
+
+    title: str
+    a: Any  # [n, D]
+    b: Any  # [n, D]
+    note: str
+    folds: torch.Tensor | None = None  # [n]
+    names: Sequence[str] | None = None
+    first: Sequence[Any] | None = None  # what the sides show
+    second: Sequence[Any] | None = None
+    wrong: torch.Tensor | None = None  # [n] bool: the pairs that were mismatched on purpose, where that is known
+
+
+@dataclass(frozen=True)
 class Place:
     """FILE or FILE:NAME, where NAME is an array or a column of the file."""
 
@@ -28,12 +44,9 @@ class Place:
 
     @staticmethod
     def of(text: str, suffixes: Sequence[str]) -> Place:
-        whole = path_of(text)
-        path, name = (
-            (whole, None) if whole.exists() else (path_of(text.rpartition(":")[0] or text), text.rpartition(":")[2])
-        )
-        if name == text:
-            name = None
+        before, _, after = text.rpartition(":")
+        named = before and not path_of(text).exists()
+        path, name = (path_of(before), after) if named else (path_of(text), None)
         if path.suffix not in suffixes:
             raise ValueError(f"{text} must be a {', '.join(suffixes)} file, or FILE:NAME for an array or column in it")
         if not path.is_file():
@@ -58,8 +71,10 @@ class Place:
 def embeddings(text: str) -> Any:  # [n, D], a numpy array or a tensor
     """The embeddings of one side; arrays in npy files stay on disk."""
     place = Place.of(text, EMBEDDINGS)
-    read = {".npy": _npy, ".npz": _npz, ".parquet": _columns, ".safetensors": _safetensors}[place.path.suffix]
-    found = read(place)
+    if place.path.suffix == ".npz":
+        found = arrays.from_npz(place.path, place.chosen(arrays.names(place.path)))
+    else:
+        found = {".npy": _npy, ".parquet": _columns, ".safetensors": _safetensors}[place.path.suffix](place)
     if len(found.shape) != 2 or 0 in found.shape:
         raise ValueError(f"{place} has the shape {tuple(found.shape)}; it must be [n, D], an embedding in each row")
     return found
@@ -77,16 +92,8 @@ def vector(text: str, n: int) -> Any:  # [n]
 def _npy(place: Place) -> Any:
     if place.name is not None:
         raise ValueError(f"{place}: an npy file holds one array; leave :{place.name} out")
-    return _unpickled(place, lambda: np.load(place.path, mmap_mode="r", allow_pickle=False))
-
-
-def _npz(place: Place) -> Any:
-    return arrays.from_npz(place.path, place.chosen(arrays.names(place.path)))
-
-
-def _unpickled(place: Place, read: Any) -> Any:
     try:
-        return read()
+        return np.load(place.path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         said = " ".join(str(error).split())
         if "pickle" in said.lower() or "Python objects" in said:

@@ -13,12 +13,13 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class What:
-    """One measurement: its help, its example, and its settings in full and with --quick."""
+    """One measurement: its help, its example, and its settings in full, with --quick and with --large."""
 
     does: str
     example: str
     full: Options
     quick: Options
+    large: tuple[str, Options] | None = None  # the help of --large, and what it changes
 
 
 _GRID = {"n": [4096, 1024, 256], "dim": [128, 512], "eps": [0.5, 0.1, 0.05], "repeats": 7}
@@ -46,12 +47,14 @@ WHAT = {
         "gcalign bench memory --n 4096 8192 --large --json memory.json",
         {"n": [4096, 8192], "dim": 128, "eps": 0.1},
         {"n": [256], "dim": 16, "eps": 0.5, "names": ["eager InfoNCE", "GCA-INCE"]},
+        ("streaming at n = 65,536 too; takes minutes", {"large": [65_536]}),
     ),
     "scaling": What(
         "time and memory of the streaming losses against n, with exponents and a plot",
         "gcalign bench scaling --large --plot scaling.png --json scaling.json",
         {"n": [1024, 2048, 4096, 8192], "dim": 128, "eps": 0.1, "repeats": 3},
         {"n": [64, 128], "dim": 16, "eps": 0.5, "repeats": 1},
+        ("up to n = 32,768; takes minutes", {"n": [1024, 2048, 4096, 8192, 16_384, 32_768]}),
     ),
     "data": What(
         "views per second against Pillow, and where a training step goes",
@@ -64,6 +67,7 @@ WHAT = {
         "gcalign bench audit --large --json audit.json",
         {"n": [8192], "dim": 512},
         {"n": [300], "dim": 16},
+        ("100,000 pairs too; takes an hour", {"n": [8192, 100_000]}),
     ),
     "distributed": What(
         "one joined batch on 1 to 4 gloo processes against one process",
@@ -71,11 +75,6 @@ WHAT = {
         {"ranks": [1, 2, 3, 4], "n": 4096, "dim": 128, "eps": 0.1, "repeats": 6},
         {"ranks": [1, 2], "n": 64, "dim": 16, "eps": 0.5, "repeats": 1},
     ),
-}
-_LARGE = {
-    "memory": ("large", [65_536], "streaming at n = 65,536 too; takes minutes"),
-    "audit": ("n", [8192, 100_000], "100,000 pairs too; takes an hour"),
-    "scaling": ("n", [1024, 2048, 4096, 8192, 16_384, 32_768], "up to n = 32,768; takes minutes"),
 }
 DEFAULT = ("losses", "solvers")
 
@@ -93,7 +92,7 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        _own(sub, name, what.full)
+        _own(sub, what)
         _common(sub, {})
 
     def run(args: argparse.Namespace) -> None:
@@ -109,17 +108,13 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
 def chosen(name: str, args: argparse.Namespace) -> Options:
     """The settings of one measurement: what was given, else --quick's, else the full ones, with --large more."""
     what, given = WHAT[name], vars(args)
-    settings = dict(what.quick if args.quick else what.full)
-    if name == "memory":
-        settings["large"] = []
-    if name != "data":
-        settings["seed"] = args.seed
-    if given.get("large") and not args.quick:
-        settings |= dict([_LARGE[name][:2]])
+    settings = (what.quick if args.quick else what.full) | {"seed": args.seed}
+    if what.large and given.get("large") and not args.quick:
+        settings |= what.large[1]
     return settings | {key: given[key] for key in what.full if given.get(key) is not None}
 
 
-def _own(parser: argparse.ArgumentParser, name: str, full: Options) -> None:
+def _own(parser: argparse.ArgumentParser, what: What) -> None:
     words = {
         "n": (size, "N", "pairs in the batch"),
         "dim": (size, "D", "dimension of the embeddings"),
@@ -129,15 +124,15 @@ def _own(parser: argparse.ArgumentParser, name: str, full: Options) -> None:
         "ranks": (size, "R", "numbers of processes; one is always among them"),
         "repeats": (size, "K", "number of timed runs of each; the median is shown"),
     }
-    for key, value in full.items():
+    for key, value in what.full.items():
         kind, letter, text = words[key]
         many = isinstance(value, list)
         shown = " ".join(map(str, value)) if isinstance(value, list) else value
         more: dict[str, Any] = {"nargs": "+"} if many else {}
         parser.add_argument(f"--{key}", type=kind, metavar=letter, help=f"{text} (default: {shown})", **more)
-    if name in _LARGE:
-        parser.add_argument("--large", action="store_true", help=_LARGE[name][2])
-    if name == "scaling":
+    if what.large:
+        parser.add_argument("--large", action="store_true", help=what.large[0])
+    if what is WHAT["scaling"]:
         parser.add_argument("--plot", metavar="PATH", help="file for a plot of both against n: .png, .svg or .pdf")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,44 +14,38 @@ from gcalign.auditing.pairs import audit
 from gcalign.auditing.plans import BATCH, LARGE, WHOLE
 from gcalign.lab.audit.cells import gaussians, mismatch
 from gcalign.lab.bench import table
-from gcalign.lab.bench.probe import peak, reset_peak
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
-from gcalign.lab.bench.timing import Progress, timed
+from gcalign.lab.bench.probe import measured
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.terminal import Progress
 
 SHARE, RANK = 0.1, 32
 KINDS = ("random", "same group")
-COLUMNS: tuple[Column, ...] = (
+COLUMNS = table.columns(
     ("n", "pairs", table.whole),
-    ("dim", "D", table.whole),
+    "dim",
     ("wrong", "wrong partners", str),
     ("name", "score", str),
     ("auroc", "AUROC", "{:.4f}".format),
     ("loss", "less than the best plan", "{:.4f}".format),
     ("share", "share found", "{:.3f}".format),
     ("seconds", "s", table.whole),
-    ("megabytes", "extra MB", table.whole),
+    "megabytes",
 )
 
 
 def bench_audit(*, n: Sequence[int], dim: int, seed: int, progress: Progress) -> BenchResult:
     """Audit Gaussian clusters of each size, a tenth of the pairs mismatched, in every way that fits in memory."""
-    cells = [(size, kind, name, options) for size in n for kind in KINDS for name, options in _ways(size)]
     rows: list[Row] = []
-    made: dict[tuple[int, str], Any] = {}
-    for size, kind, name, options in progress.over(cells, lambda c: f"n = {c[0]:,}, {c[1]}, {c[2]}"):
-        if (size, kind) not in made:
-            made = {(size, kind): _pairs(size, dim, kind, seed)}  # one set at a time
-        a, b, wrong = made[size, kind]
-        found: list[Any] = []
-        before = reset_peak()
-        seconds = timed(lambda a=a, b=b, o=options, into=found: into.append(audit(a, b, seed=seed, **o)))  # type: ignore[misc]
-        extra = max(peak() - before, 0) / 1e6
-        told = separation(found[0].suspicion[wrong], found[0].suspicion[~wrong])
-        row = {"n": size, "dim": dim, "wrong": kind, "name": name, "auroc": told, "share": found[0].share}
-        rows.append(row | {"seconds": seconds, "megabytes": extra})
-    for row in rows:
-        same = [r for r in rows if (r["n"], r["wrong"]) == (row["n"], row["wrong"]) and r["name"] != "cosine"]
-        row["loss"] = max(r["auroc"] for r in same) - row["auroc"]
+    for size, kind in progress.over(list(product(n, KINDS)), lambda cell: f"n = {cell[0]:,}, {cell[1]}"):
+        a, b, wrong = _pairs(size, dim, kind, seed)
+        cell: list[Row] = []
+        for name, options in progress.over(_ways(size), lambda way: way[0]):
+            found, seconds, extra = measured(partial(audit, a, b, seed=seed, **options))
+            row = {"n": size, "dim": dim, "wrong": kind, "name": name, "share": found.share, "seconds": seconds}
+            told = separation(found.suspicion[wrong], found.suspicion[~wrong])
+            cell.append(row | {"auroc": told, "megabytes": extra / 1e6})
+        best = max(row["auroc"] for row in cell if row["name"] != "cosine")
+        rows += [row | {"loss": best - row["auroc"]} for row in cell]
     targets = [
         BenchTarget(f"{row['name']}, {row['n']:,} pairs, extra MB", "≤", 8000, row["megabytes"])
         for row in rows
@@ -57,11 +53,10 @@ def bench_audit(*, n: Sequence[int], dim: int, seed: int, progress: Progress) ->
     ]
     title = f"Gaussian clusters with hubs, {SHARE:.0%} of the pairs mismatched, one run each"
     return BenchResult(
-        "audit",
         "gcalign.audit(a, b); extra memory is the peak resident size during the call less the size just before",
-        {"n": list(n), "dim": dim, "rank": RANK, "seed": seed, "share": SHARE},
         [BenchTable("audit", title, COLUMNS, rows)],
         targets,
+        settings={"rank": RANK, "share": SHARE},
     )
 
 

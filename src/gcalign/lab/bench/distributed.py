@@ -15,21 +15,22 @@ from torch.multiprocessing.spawn import spawn
 
 from gcalign.lab.bench import losses, table
 from gcalign.lab.bench.batches import WORDS, pairs
-from gcalign.lab.bench.probe import peak, reset_peak
-from gcalign.lab.bench.table import BenchResult, BenchTable, Column, Row
-from gcalign.lab.bench.timing import Progress, Times, timed
+from gcalign.lab.bench.probe import measured
+from gcalign.lab.bench.table import BenchResult, BenchTable, Row
+from gcalign.lab.terminal import Progress
+from gcalign.lab.timing import Times, timed
 from gcalign.methods import method
 
 NAMES = (losses.INCE, losses.GCA_INCE)
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")
-COLUMNS: tuple[Column, ...] = (
-    ("name", "loss", str),
+COLUMNS = table.columns(
+    "name",
     ("ranks", "processes", table.whole),
-    ("seconds", "ms", table.milliseconds),
-    ("repeats", "runs", table.whole),
+    "seconds",
+    "repeats",
     ("against_one", "/ one process", table.ratio),
     ("megabytes", "extra MB a rank", table.ratio),
-    ("iterations", "iterations", table.whole),
+    "iterations",
     ("all_reduces", "all-reduces", table.whole),
     ("other", "other collectives", table.whole),
     ("communicated", "MB put in by a rank", table.ratio),
@@ -51,20 +52,22 @@ def bench_distributed(
     found: dict[int, list[Row]] = {world: [] for world in worlds}
     for share, world in progress.over([(s, w) for s in shares for w in worlds], lambda turn: f"{turn[1]} processes"):
         spec = {"ranks": world, "n": n, "dim": dim, "eps": eps, "repeats": share, "seed": seed}
-        found[world].append(_joined(_spawned(spec)))
+        with tempfile.TemporaryDirectory() as folder:
+            spawn(_rank, args=(spec, folder), nprocs=world)
+            parts = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world)]
+        found[world].append(_joined(parts))
     rows = [{"name": name, "ranks": world, **_median(found[world], name)} for name in NAMES for world in worlds]
     for row in rows:
         one = next(other for other in rows if other["name"] == row["name"] and other["ranks"] == 1)
         row["against_one"] = row["seconds"] / one["seconds"]
         row["loss_error"] = abs(row["loss"] - one["loss"]) / abs(one["loss"])
     return BenchResult(
-        "distributed",
         f"forward plus backward of one joined batch of n = {n}, {WORDS}, D = {dim}, ε = {eps:g}, "
         f"tol = {losses.TOL:g} of ‖P − T‖₁; gloo on this machine, one thread a process; the slowest rank of each "
         "run, medians; memory and collectives of the rank with most, counted in one forward plus backward",
-        {"n": n, "dim": dim, "eps": eps, "ranks": worlds, "repeats": repeats, "seed": seed},
         [BenchTable("distributed", f"joined batch of {n:,} pairs", COLUMNS, rows)],
         notes=["more processes than cores take turns: the table then shows overhead, not speed"],
+        settings={"ranks": worlds},
     )
 
 
@@ -82,12 +85,6 @@ def _joined(found: Sequence[Row]) -> Row:
 def _median(turns: Sequence[Row], name: str) -> Row:
     seconds = [run for turn in turns for run in turn[name]["seconds"]]
     return {**turns[0][name], **Times(tuple(seconds)).figures()}
-
-
-def _spawned(spec: Row) -> list[dict[str, Row]]:
-    with tempfile.TemporaryDirectory() as folder:
-        spawn(_rank, args=(spec, folder), nprocs=spec["ranks"])
-        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(spec["ranks"])]
 
 
 def _rank(rank: int, spec: Row, folder: str) -> None:
@@ -114,11 +111,8 @@ def _measured(name: str, spec: Row, z1: Tensor, z2: Tensor) -> Row:
 
     losses.backward(criterion, z1[:8].detach().requires_grad_(), z2[:8].detach().requires_grad_())
     _together()
-    before = reset_peak()
-    job()
-    extra = max(peak() - before, 0)
-    counted = Counted()
-    with counted:
+    _, _, extra = measured(job)
+    with Counted() as counted:
         job()
     seconds = []
     for _ in range(spec["repeats"]):

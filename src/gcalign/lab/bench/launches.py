@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,12 @@ from torch import Tensor
 from torch.autograd.profiler import profile
 
 from gcalign.alignment import Alignment
-from gcalign.lab.bench import estimate, table
+from gcalign.lab.bench import table
 from gcalign.lab.bench.batches import WORDS, eager_info_nce, pairs
 from gcalign.lab.bench.losses import EAGER, backward
 from gcalign.lab.bench.peers import Loss
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
-from gcalign.lab.bench.timing import Progress
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.terminal import Progress
 from gcalign.methods import method
 from gcalign.plan import Plan
 from gcalign.transport import op
@@ -47,16 +48,72 @@ GOALS = (
     (256, 128, 0.1, "gca-uot", 400, 3),
     (256, 128, 0.1, "gca-rince", 400, 2),
 )
-COLUMNS: tuple[Column, ...] = (
-    ("n", "n", table.whole),
-    ("eps", "ε", table.number),
-    ("name", "loss", str),
+# --- what a step would take on a GPU, on paper
+LAUNCH, WAIT = 5e-6, 15e-6  # seconds of the host for one launch; seconds that one wait leaves the device idle
+FLOPS, BANDWIDTH = 19.5e12, 1.5e12  # an A100: float32 operations and bytes of memory a second
+A100 = "5 µs a launch, 15 µs a wait, 19.5 TFLOP/s, 1.5 TB/s (A100, float32)"
+_PRODUCTS = {"mm": 0, "mv": 0, "addmm": 1, "addmm_": 1, "addmv": 1, "addmv_": 1}  # and where the matrix stands
+COLUMNS = table.columns(
+    *("n", "eps", "name"),
     ("operations", "operations", table.whole),
     ("waits", "waits", table.whole),
-    ("against_eager", "/ eager", table.ratio),
-    ("iterations", "iterations", table.whole),
+    *("against_eager", "iterations"),
     ("gradient", "gradient", str),
 )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}"
+
+
+ESTIMATE_COLUMNS = table.columns(
+    *("n", "eps", "name"),
+    ("launching", "launches, ms", _milliseconds),
+    ("waiting", "waits, ms", _milliseconds),
+    ("gigaflops", "GFLOP", "{:.2g}".format),
+    ("megabytes", "MB moved", table.whole),
+    ("device", "device, ms", _milliseconds),
+    ("estimate", "estimate, ms", _milliseconds),
+    ("estimate_against_eager", "/ eager", table.ratio),
+)
+
+
+class Work(NamedTuple):
+    """Of one operation of torch: its floating-point operations, and the bytes it reads and writes (float32)."""
+
+    name: str
+    flops: int
+    bytes: int
+
+    @staticmethod
+    def of(name: str, shapes: Sequence[Sequence[int]]) -> Work:
+        """From the shapes of its inputs. What is written is as large as the largest input; of a sum it is less."""
+        known = [list(shape) for shape in shapes if shape]
+        if name in _PRODUCTS:
+            matrix, other = known[_PRODUCTS[name] :][:2]
+            columns = other[1] if len(other) == 2 else 1
+            moved = math.prod(matrix) + math.prod(other) + matrix[0] * columns
+            return Work(name, 2 * math.prod(matrix) * columns, 4 * moved)
+        sizes = [math.prod(shape) for shape in known] or [1]
+        return Work(name, max(sizes), 4 * (sum(sizes) + max(sizes)))
+
+    @property
+    def seconds(self) -> float:
+        """On the device, whichever is slower: arithmetic or memory."""
+        return max(self.flops / FLOPS, self.bytes / BANDWIDTH)
+
+
+def estimated(operations: int, waits: int, work: Sequence[Work]) -> Row:
+    """A step takes as long as the host launches or the device works, whichever is longer, and its waits."""
+    launching, device = LAUNCH * operations, sum(part.seconds for part in work)
+    return {
+        "launching": launching,
+        "waiting": WAIT * waits,
+        "gigaflops": sum(part.flops for part in work) / 1e9,
+        "megabytes": sum(part.bytes for part in work) / 1e6,
+        "device": device,
+        "estimate": max(launching, device) + WAIT * waits,
+    }
 
 
 class Launches(NamedTuple):
@@ -64,7 +121,7 @@ class Launches(NamedTuple):
 
     operations: int
     waits: int
-    work: tuple[estimate.Work, ...]  # of each operation that does some
+    work: tuple[Work, ...]  # of each operation that does some
 
 
 def bench_launches(
@@ -82,13 +139,11 @@ def bench_launches(
             rows[-1]["against_eager"] = rows[-1]["operations"] / eager["operations"]
             rows[-1]["estimate_against_eager"] = rows[-1]["estimate"] / eager["estimate"]
     return BenchResult(
-        "launches",
         f"torch operations and host waits of one forward and backward pass, {WORDS}, D = {dim}, at most {iterations} "
         "iterations; by the profiler, inside gcalign's operator too, with blocks as large as on a GPU",
-        {"n": list(n), "dim": dim, "eps": list(eps), "iterations": iterations, "seed": seed},
         [
             BenchTable("launches", "operations and waits of one step", COLUMNS, rows),
-            BenchTable("estimate", f"the same on paper: {estimate.WORDS}", estimate.COLUMNS, rows),
+            BenchTable("estimate", f"the same on paper: {A100}", ESTIMATE_COLUMNS, rows),
         ],
         _goals(rows, iterations),
         ["views and allocations are no operations; nothing was run on a GPU"],
@@ -97,7 +152,7 @@ def bench_launches(
 
 def _figures(loss: Loss, z1: Tensor, z2: Tensor) -> Row:
     found = launches(partial(backward, loss, z1, z2))
-    row: Row = {"operations": found.operations, "waits": found.waits, **estimate.step(*found)}
+    row: Row = {"operations": found.operations, "waits": found.waits, **estimated(*found)}
     if isinstance(loss, Alignment):
         row |= {"iterations": _iterations(loss, z1, z2), "gradient": loss.explain(z1, z2).mode}
     return row
@@ -120,7 +175,8 @@ def _iterations(loss: Alignment, z1: Tensor, z2: Tensor) -> int:
 def launches(step: Callable[[], object]) -> Launches:
     """The operations and waits of one step, after one that is not counted."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes to standard error when it starts
-    with _as_on_a_gpu():
+    # blocks as large as on a GPU: on a CPU they are cut to fit its cache, and each would count
+    with patch.dict(blocked.BLOCK_ENTRIES, cpu=blocked.ELSEWHERE):
         step()
         with _lists() as lists, profile(use_kineto=False, record_shapes=True) as seen:
             step()
@@ -128,7 +184,7 @@ def launches(step: Callable[[], object]) -> Launches:
     return Launches(
         sum(_counts(event, FREE) for event in events),
         len(lists) + sum(_name(event) in WAITS for event in events),
-        tuple(estimate.Work.of(_name(e), e.input_shapes) for e in events if _counts(e, FREE | IDLE)),
+        tuple(Work.of(_name(e), e.input_shapes) for e in events if _counts(e, FREE | IDLE)),
     )
 
 
@@ -154,13 +210,6 @@ def _lists() -> Iterator[list[int]]:
 
     with patch.object(torch.Tensor, "tolist", tolist):
         yield found
-
-
-@contextmanager
-def _as_on_a_gpu() -> Iterator[None]:
-    """Blocks as large as on a GPU. On a CPU they are cut to fit its cache, and each would count."""
-    with patch.dict(blocked.BLOCK_ENTRIES, cpu=blocked.ELSEWHERE):
-        yield
 
 
 def _goals(rows: Sequence[Row], iterations: int) -> list[BenchTarget]:

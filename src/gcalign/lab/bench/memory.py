@@ -10,9 +10,8 @@ import torch
 from gcalign.lab.bench import losses, table
 from gcalign.lab.bench.batches import WORDS
 from gcalign.lab.bench.probe import METHOD, probed
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
-from gcalign.lab.bench.timing import Progress
-from gcalign.methods import options
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.terminal import Progress
 
 LARGE, BLOCK = 65_536, 256
 STREAMED = "INCE, streaming"
@@ -22,18 +21,9 @@ STREAMING: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("GCA-INCE, recomputed", "gca-ince", {"block": BLOCK, "iterations": 1000, "tol": losses.TOL}),
     ("GCA-INCE, half cache", "gca-ince", {"block": BLOCK, "iterations": 1000, "tol": losses.TOL, "cache": "half"}),
 )
-DENSE_COLUMNS: tuple[Column, ...] = (
-    ("n", "n", table.whole),
-    ("eps", "ε", table.number),
-    ("name", "loss", str),
-    ("megabytes", "extra MB", table.whole),
-    ("matrices", "in n × n float32", table.ratio),
-)
-STREAMING_COLUMNS: tuple[Column, ...] = (
-    ("n", "n", table.whole),
-    ("eps", "ε", table.number),
-    ("name", "loss", str),
-    ("megabytes", "extra MB", table.whole),
+DENSE_COLUMNS = table.columns("n", "eps", "name", "megabytes", ("matrices", "in n × n float32", table.ratio))
+STREAMING_COLUMNS = table.columns(
+    *("n", "eps", "name", "megabytes"),
     ("seconds", "s", table.ratio),
     ("against_ince", "/ streaming INCE", table.ratio),
 )
@@ -44,8 +34,8 @@ def bench_memory(
     n: Sequence[int],
     dim: int,
     eps: float,
-    large: Sequence[int],
     seed: int,
+    large: Sequence[int] = (),
     names: Sequence[str] | None = None,
     progress: Progress,
 ) -> BenchResult:
@@ -58,40 +48,30 @@ def bench_memory(
         called, chosen_options = chosen[name]
         found = probed({"method": called, "options": chosen_options, "n": size, **common})
         dense.append(_row(name, size, eps, found) | {"matrices": found["extra_bytes"] / (4 * size * size)})
-    streaming, notes = _streaming(large, common, progress)
+    streaming = _streaming(large, common, progress)
+    notes = [] if large else [f"streaming at n = {LARGE:,} takes minutes; measure it with --large"]
     sheets = [BenchTable("dense", "dense: extra memory of forward plus backward", DENSE_COLUMNS, dense)]
     if streaming:
         title = f"streaming in blocks of {BLOCK} rows, one run each"
         sheets.append(BenchTable("streaming", title, STREAMING_COLUMNS, streaming))
     return BenchResult(
-        "memory",
         f"{METHOD}; {WORDS}, D = {dim}, tol = {losses.TOL:g} of ‖P − T‖₁",
-        {"n": list(n), "large": list(large), "dim": dim, "eps": eps, "seed": seed, "tol": losses.TOL},
         sheets,
         _targets(dense, streaming),
         notes,
+        {"large": list(large), "tol": losses.TOL},
     )
 
 
-def _streaming(large: Sequence[int], common: Row, progress: Progress) -> tuple[list[Row], list[str]]:
-    known = options("gca-ince")
-    able = [entry for entry in STREAMING if all(option in known for option in entry[2])]
-    notes = [
-        f"{name}: not measured; this gcalign has no option {option}"
-        for name, _, chosen in STREAMING
-        for option in chosen
-        if option not in known
-    ]
-    if not large:
-        return [], [f"streaming at n = {LARGE:,} takes minutes; measure it with --large"]
+def _streaming(large: Sequence[int], common: Row, progress: Progress) -> list[Row]:
     rows: list[Row] = []
-    cells = [(size, *entry) for size in large for entry in able]
+    cells = [(size, *entry) for size in large for entry in STREAMING]
     for size, name, called, chosen in progress.over(cells, lambda c: f"n = {c[0]}, {c[1]}"):
         found = probed({"method": called, "options": chosen, "n": size, **common})
         row = _row(name, size, common["eps"], found) | {"seconds": found["seconds"]}
         base = row if name == STREAMED else next(r for r in rows if r["n"] == size and r["name"] == STREAMED)
         rows.append(row | {"against_ince": row["seconds"] / base["seconds"]})
-    return rows, notes
+    return rows
 
 
 def _row(name: str, n: int, eps: float, found: Row) -> Row:

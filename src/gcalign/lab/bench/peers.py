@@ -38,8 +38,7 @@ METRIC_LEARNING = Peer("pytorch_metric_learning", "pytorch-metric-learning")
 
 def lightly_loss(eps: float) -> Loss:
     """NT-Xent on all 2n embeddings: four times the entries of the cross layout."""
-    loss: Loss = import_module("lightly.loss").NTXentLoss(temperature=eps)
-    return loss
+    return import_module("lightly.loss").NTXentLoss(temperature=eps)
 
 
 def metric_learning_loss(eps: float) -> Loss:
@@ -75,8 +74,7 @@ def pot(cost: Tensor, eps: float, *, stop: float, iterations: int, method: str) 
     n, m = cost.shape
     a, b = cost.new_full((n,), 1 / n), cost.new_full((m,), 1 / m)
     solve = import_module("ot").bregman.sinkhorn
-    plan: Tensor = solve(a, b, cost, eps, method=method, numItermax=iterations, stopThr=stop, warn=False)
-    return plan
+    return solve(a, b, cost, eps, method=method, numItermax=iterations, stopThr=stop, warn=False)
 
 
 def geomloss(x: Tensor, y: Tensor, eps: float, *, iterations: int) -> tuple[Tensor, Tensor]:

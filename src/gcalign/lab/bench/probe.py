@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gcalign.lab.bench.batches import eager_info_nce, pairs
-from gcalign.lab.bench.timing import threads, timed
+from gcalign.lab.timing import threads
 from gcalign.methods import method
+
+T = TypeVar("T")
 
 METHOD = (
     "extra memory is the peak resident size during forward plus backward less the resident size just before, in a "
@@ -30,8 +34,7 @@ def probed(spec: dict[str, Any]) -> dict[str, Any]:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         hint = "; out of memory? try a smaller --n" if done.returncode < 0 else ""
         raise OSError(f"the measuring process failed at {spec}: {last[0]}{hint}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
@@ -46,13 +49,19 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             loss = eager_info_nce(z1, z2, eps) if criterion is None else criterion(z1, z2)
             loss.backward()
 
-        before = reset_peak()
-        seconds = timed(job)
-        return {"seconds": seconds, "extra_bytes": max(peak() - before, 0)}
+        _, seconds, extra = measured(job)
+        return {"seconds": seconds, "extra_bytes": extra}
 
     with threads(spec["threads"]):
         run(64)
         return run(spec["n"])
+
+
+def measured(job: Callable[[], T]) -> tuple[T, float, int]:
+    """What a job gives, its seconds, and the bytes that it adds to the resident size at the peak."""
+    before, start = reset_peak(), time.perf_counter()
+    result = job()
+    return result, time.perf_counter() - start, max(peak() - before, 0)
 
 
 def reset_peak() -> int:

@@ -9,33 +9,32 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from gcalign.functional import solve
 from gcalign.lab.bench import peers, table
 from gcalign.lab.bench.batches import WORDS, cost, pairs
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Column, Row
-from gcalign.lab.bench.timing import Progress, interleaved
-from gcalign.methods import method, options
+from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.terminal import Progress
+from gcalign.lab.timing import interleaved
+from gcalign.methods import method
 
 OURS, OURS_WRITTEN = "gcalign", "gcalign, P written out"
 POT, POT_LOG, GEOMLOSS = "POT sinkhorn", "POT sinkhorn_log", "geomloss SamplesLoss"
 MOST_ITERATIONS, MOST_GEOMLOSS = 1 << 14, 256
 MOVES = (0.01, 0.05, 0.2)  # how far a simulated training step moves each embedding, of its norm
 WARM_EPS, WARM_STEPS = 0.05, 6
-COLUMNS: tuple[Column, ...] = (
-    ("n", "n", table.whole),
-    ("eps", "ε", table.number),
+COLUMNS = table.columns(
+    *("n", "eps"),
     ("name", "solver", str),
     ("setting", "setting", str),
-    ("seconds", "ms", table.milliseconds),
-    ("repeats", "runs", table.whole),
+    *("seconds", "repeats"),
     ("slower", "/ gcalign", table.ratio),
     ("error", "marginal error", table.error),
 )
-WARM_COLUMNS: tuple[Column, ...] = (
-    ("n", "n", table.whole),
-    ("eps", "ε", table.number),
-    ("move", "step moves by", lambda value: f"{value:.0%}"),
+WARM_COLUMNS = table.columns(
+    *("n", "eps"),
+    ("move", "step moves by", "{:.0%}".format),
     ("cold", "iterations, cold", table.ratio),
     ("warm", "iterations, warm", table.ratio),
     ("ratio", "warm / cold", table.ratio),
@@ -50,9 +49,8 @@ def bench_solvers(
     cells = [(size, value) for size in n for value in eps]
     for size, value in progress.over(cells, lambda c: f"n = {c[0]}, ε = {c[1]:g}"):
         rows += _cell(size, dim, value, tol, repeats, seed, progress)
-    warm, note = warm_starts(min(n), dim, seed, tol, progress)
+    warm = warm_starts(min(n), dim, seed, tol, progress)
     notes = [peer.missing for peer in (peers.POT, peers.GEOMLOSS) if not peer.installed]
-    notes += [note] if note else []
     notes += [
         f"{row['name']}, n = {row['n']}, ε = {row['eps']:g}: did not reach {tol:g}; its time is a lower bound"
         for row in rows
@@ -60,18 +58,12 @@ def bench_solvers(
     ]
     notes.append("POT's time includes writing out P, as gcalign's second row does; geomloss gives potentials alone")
     return BenchResult(
-        "solvers",
         f"from the cost matrix (geomloss: from the normalised embeddings) to ‖P1 − μ‖₁ + ‖Pᵀ1 − ν‖₁ ≤ {tol:g} of the "
         f"mass, measured on each plan in float64; {WORDS}, D = {dim}; each peer with the loosest setting found that "
         "reaches it; medians, contestants taking turns",
-        {"n": list(n), "dim": dim, "eps": list(eps), "tol": tol, "repeats": repeats, "seed": seed},
         [
             BenchTable("solvers", "solvers to one marginal error", COLUMNS, rows),
-            *(
-                [BenchTable("warm start", "warm start, mean over steps after the first", WARM_COLUMNS, warm)]
-                if warm
-                else []
-            ),
+            BenchTable("warm start", "warm start, mean over steps after the first", WARM_COLUMNS, warm),
         ],
         _targets(rows, warm),
         notes,
@@ -146,35 +138,28 @@ def geomloss_iterations(x: Tensor, y: Tensor, eps: float, tol: float, most: int 
     return steps, found
 
 
-def warm_starts(
-    n: int, dim: int, seed: int, tol: float, progress: Progress, *, steps: int = WARM_STEPS
-) -> tuple[list[Row], str | None]:
+def warm_starts(n: int, dim: int, seed: int, tol: float, progress: Progress) -> list[Row]:
     """Iterations per solve over simulated training steps, each of which moves every embedding at random."""
-    if "warm_start" not in options("gca-ince"):
-        return [], "warm start: not measured; this gcalign has no option warm_start"
     rows = []
     for move in progress.over(MOVES, lambda m: f"warm start, steps of {m:.0%}"):
-        cold, warm = (_iterations(n, dim, seed, tol, move, steps, warm_start=w) for w in (False, True))
+        cold, warm = (_iterations(n, dim, seed, tol, move, warm_start=w) for w in (False, True))
         rows.append({"n": n, "eps": WARM_EPS, "move": move, "cold": cold, "warm": warm, "ratio": warm / cold})
-    return rows, None
+    return rows
 
 
-def _iterations(n: int, dim: int, seed: int, tol: float, move: float, steps: int, *, warm_start: bool) -> float:
+def _iterations(n: int, dim: int, seed: int, tol: float, move: float, *, warm_start: bool) -> float:
     criterion = method("gca-ince", eps=WARM_EPS, iterations=10_000, tol=tol, warm_start=warm_start)
     z1, z2 = (z.detach() for z in pairs(n, dim, seed))
     ids, generator = torch.arange(n), torch.Generator().manual_seed(seed + 1)
     counted = []
-    for step in range(steps + 1):
+    for step in range(WARM_STEPS + 1):
         plan = criterion.plan(z1, z2, ids=ids)
         if step:
             counted.append(plan.iterations)
         criterion(z1, z2, ids=ids)  # what a training step leaves behind
-        z1, z2 = (z + move * z.norm(dim=1, keepdim=True) * _unit(z, generator) for z in (z1, z2))
+        noise = (normalize(torch.randn(n, dim, generator=generator), dim=1) for _ in range(2))
+        z1, z2 = (z + move * z.norm(dim=1, keepdim=True) * x for z, x in zip((z1, z2), noise, strict=True))
     return sum(counted) / len(counted)
-
-
-def _unit(z: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.nn.functional.normalize(torch.randn(z.shape, generator=generator), dim=1)
 
 
 def _targets(rows: Sequence[Row], warm: Sequence[Row]) -> list[BenchTarget]:

@@ -14,6 +14,29 @@ from gcalign.lab.terminal import fitting
 
 Row = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]  # key, heading, how a value is shown
+whole, ratio, number, error = "{:,.0f}".format, "{:.2f}".format, "{:g}".format, "{:.1e}".format
+
+
+def milliseconds(value: float) -> str:
+    return f"{1e3 * value:,.1f}"
+
+
+_COMMON: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "n": ("n", whole),
+    "dim": ("D", whole),
+    "eps": ("ε", number),
+    "name": ("loss", str),
+    "seconds": ("ms", milliseconds),
+    "repeats": ("runs", whole),
+    "against_eager": ("/ eager", ratio),
+    "iterations": ("iterations", whole),
+    "megabytes": ("extra MB", whole),
+}
+
+
+def columns(*chosen: str | Column) -> tuple[Column, ...]:
+    """Columns of a table: those that many tables have by their key alone, others in full."""
+    return tuple((column, *_COMMON[column]) if isinstance(column, str) else column for column in chosen)
 
 
 @dataclass(frozen=True)
@@ -61,26 +84,26 @@ class BenchTarget:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One measurement with everything needed to repeat it."""
+    """What a measurement found; `settings` are those that the command does not know."""
 
-    name: str
     method: str
-    settings: Row
     sheets: Sequence[BenchTable]
     targets: Sequence[BenchTarget] = ()
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
+    settings: Row = field(default_factory=dict)
 
-    def record(self) -> Row:
+    def record(self, settings: Row) -> Row:
+        """Everything needed to repeat it."""
         return {
             "method": self.method,
-            "settings": self.settings,
+            "settings": settings | self.settings,
             "tables": {sheet.name: list(sheet.rows) for sheet in self.sheets},
             "targets": [target.record() for target in self.targets],
             "notes": list(self.notes),
         }
 
-    def show(self, console: Console) -> None:
-        console.print(Text(f"{self.name}: {self.method}"))
+    def show(self, name: str, console: Console) -> None:
+        console.print(Text(f"{name}: {self.method}"))
         for sheet in self.sheets:
             console.print(fitting(sheet.table(), console))
         if self.targets:
@@ -96,27 +119,3 @@ def _verdicts(targets: Sequence[BenchTarget]) -> Table:
         value = "–" if target.value is None else f"{target.value:.3g}"
         table.add_row(Text(target.what), f"{target.rule} {target.bound:g}", value, words[target.met])
     return table
-
-
-def whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def ratio(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def number(value: float) -> str:
-    return f"{value:g}"
-
-
-def milliseconds(value: float) -> str:
-    return f"{1e3 * value:,.1f}"
-
-
-def error(value: float) -> str:
-    return f"{value:.1e}"
-
-
-def yes_no(value: bool) -> str:
-    return "yes" if value else "no"

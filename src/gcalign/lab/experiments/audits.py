@@ -6,9 +6,8 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -117,6 +116,8 @@ def _rounded(value: float | Tensor) -> float:
 # --- the table ---------------------------------------------------------------------------------------------------
 
 HEADINGS = {"plan": "plan", "csls": "CSLS", "softmax": "softmax", "cosine": "cosine", "neighbours": "neighbours"}
+AUROC, PRECISION = "auroc", "average_precision"
+SCORED = [*(f"AUROC {name}" for name in HEADINGS.values()), "AP plan", "AP best other"]  # headings of `_scored`
 Key = tuple[str, str, float]
 
 
@@ -132,10 +133,10 @@ def draw_audit(records: Sequence[Record], folder: Path) -> list[Path]:
     order = {kind: k for k, kind in enumerate(WAYS)}
     keys = sorted(cells, key=lambda key: (key[0], order[key[1]], key[2]))
     rows = [_row(key, cells[key]) for key in keys]
-    header = ["embeddings", "wrong partners", "share", *(f"AUROC {name}" for name in HEADINGS.values())]
-    header += ["AP plan", "AP best other", "flagged", "precision", "expected", "share found", "at most"]
+    header = ["embeddings", "wrong partners", "share", *SCORED, "flagged", "precision", "expected", "share found"]
     notes = _notes(records, cells)
-    return [*Sheet(NAME, header, rows, notes).write(folder), *_brief(keys, cells, notes).write(folder)]
+    whole = Sheet(NAME, [*header, "at most"], rows, notes)
+    return [*whole.write(folder), *_brief(keys, cells, notes).write(folder)]
 
 
 def _brief(keys: Sequence[Key], cells: Mapping[Key, Mapping[str, Sequence[Record]]], notes: Sequence[str]) -> Sheet:
@@ -146,39 +147,33 @@ def _brief(keys: Sequence[Key], cells: Mapping[Key, Mapping[str, Sequence[Record
             groups.setdefault(key[:2], {}).setdefault(score, []).extend(records)
     rows = []
     for (data, kind), by in groups.items():
-        means = {score: _mean(by[score], lambda r: r.value) for score in HEADINGS}
-        top = max(round(m, 3) for m in means.values())
-        cell = [marked(f"{means[s]:.3f}", "best" if round(means[s], 3) == top else "") for s in HEADINGS]
-        aps = {score: _mean(by[score], _about("average_precision")) for score in HEADINGS}
-        rival = max(aps[score] for score in RIVALS)
-        cell += [marked(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
-        cell += [marked(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
-        for name in ("precision", "expected_precision"):
-            value = _mean(by["plan"], _about(name))
-            cell.append("–" if math.isnan(value) else f"{value:.2f}")
-        error = _mean(by["plan"], lambda r: abs(r.about["share"] - r.about["mismatched"]))
-        rows.append([data, kind, *cell, f"{error:.3f}"])
-    header = ["embeddings", "wrong partners", *(f"AUROC {name}" for name in HEADINGS.values())]
-    header += ["AP plan", "AP best other", "precision", "expected", "error of the share"]
+        told = _told(by["plan"], precision=".2f", expected_precision=".2f")
+        error = spread(abs(r.about["share"] - r.about["mismatched"]) for r in by["plan"]).mean
+        rows.append([data, kind, *_scored(by, 3), *told, f"{error:.3f}"])
+    header = ["embeddings", "wrong partners", *SCORED, "precision", "expected", "error of the share"]
     about = f"Means over the shares {', '.join(f'{share:g}' for share in SHARES)}."
     return Sheet(f"{NAME}-brief", header, rows, [about, *notes[:1]])
 
 
 def _row(key: Key, by: Mapping[str, Sequence[Record]]) -> list[str]:
-    means = {score: _mean(by[score], lambda r: r.value) for score in HEADINGS}
-    top = max(round(m, 4) for m in means.values())
-    plan = by["plan"]
-    aps = {score: _mean(by[score], _about("average_precision")) for score in HEADINGS}
-    rival = max(aps[score] for score in RIVALS)
-    row = [key[0], key[1], f"{_mean(plan, _about('mismatched')):.3f}"]
-    row += [marked(f"{means[s]:.4f}", "best" if round(means[s], 4) == top else "") for s in HEADINGS]
-    row += [marked(f"{aps['plan']:.3f}", "best" if aps["plan"] >= rival else "")]
-    row += [marked(f"{rival:.3f}", "best" if rival >= aps["plan"] else "")]
-    shown = [("flagged", ".0f"), ("precision", ".2f"), ("expected_precision", ".2f"), ("share", ".3f")]
-    for name, how in [*shown, ("share_at_most", ".3f")]:
-        value = _mean(plan, _about(name))
-        row.append("–" if math.isnan(value) else f"{value:{how}}")
-    return row
+    shown = {"flagged": ".0f", "precision": ".2f", "expected_precision": ".2f", "share": ".3f", "share_at_most": ".3f"}
+    return [*key[:2], *_told(by["plan"], mismatched=".3f"), *_scored(by, 4), *_told(by["plan"], **shown)]
+
+
+def _scored(by: Mapping[str, Sequence[Record]], digits: int) -> list[str]:
+    """AUROC of each score with so many digits, then average precision of the plan and of the best other score."""
+    means = {score: round(_mean(by[score], AUROC), digits) for score in HEADINGS}
+    plan, rival = _mean(by["plan"], PRECISION), max(_mean(by[score], PRECISION) for score in RIVALS)
+    return [
+        *(marked(f"{m:.{digits}f}", "best" if m == max(means.values()) else "") for m in means.values()),
+        marked(f"{plan:.3f}", "best" if plan >= rival else ""),
+        marked(f"{rival:.3f}", "best" if rival >= plan else ""),
+    ]
+
+
+def _told(records: Sequence[Record], **formats: str) -> list[str]:
+    means = {name: _mean(records, name) for name in formats}
+    return ["–" if math.isnan(means[name]) else f"{means[name]:{how}}" for name, how in formats.items()]
 
 
 def _notes(records: Sequence[Record], cells: Mapping[Key, Mapping[str, Sequence[Record]]]) -> list[str]:
@@ -187,25 +182,17 @@ def _notes(records: Sequence[Record], cells: Mapping[Key, Mapping[str, Sequence[
     wins = ties = 0
     losses: list[str] = []
     for key, by in cells.items():
-        plan = _mean(by["plan"], lambda r: r.value)
-        name, best = max(((s, _mean(by[s], lambda r: r.value)) for s in RIVALS), key=lambda item: item[1])
-        if round(plan, 4) > round(best, 4):
-            wins += 1
-        elif round(plan, 4) == round(best, 4):
-            ties += 1
-        else:
+        plan = _mean(by["plan"], AUROC)
+        name, best = max(((s, _mean(by[s], AUROC)) for s in RIVALS), key=lambda item: item[1])
+        wins += round(plan, 4) > round(best, 4)
+        ties += round(plan, 4) == round(best, 4)
+        if round(plan, 4) < round(best, 4):
             losses.append(f"{key[0]}, {key[1]}, {key[2]:g} ({name} by {best - plan:.4f})")
-    errors = [
-        abs(_mean(by["plan"], _about("share")) - _mean(by["plan"], _about("mismatched")))
-        for key, by in cells.items()
-        if key[1] == "random"
-    ]
-    inside = [
-        _mean(by["plan"], _about("share")) - 0.02
-        <= _mean(by["plan"], _about("mismatched"))
-        <= _mean(by["plan"], _about("share_at_most")) + 0.02
-        for by in cells.values()
-    ]
+    errors, inside = [], []
+    for key, by in cells.items():
+        low, truth, high = (_mean(by["plan"], name) for name in ("share", "mismatched", "share_at_most"))
+        inside.append(low - 0.02 <= truth <= high + 0.02)
+        errors += [abs(low - truth)] if key[1] == "random" else []
     worst = f" Where another score is better: {'; '.join(sorted(losses))}." if losses else ""
     return [
         f"Mean over {len(seeds)} seed(s) of {', '.join(f'{n:,}' for n in pairs)} pairs. AUROC of the suspicion for "
@@ -219,10 +206,8 @@ def _notes(records: Sequence[Record], cells: Mapping[Key, Mapping[str, Sequence[
     ]
 
 
-def _mean(records: Sequence[Record], of: Callable[[Record], Any]) -> float:
-    values = [value for value in map(of, records) if value is not None]
-    return spread(values).mean if values else math.nan
-
-
-def _about(name: str) -> Callable[[Record], Any]:
-    return lambda record: record.about.get(name)
+def _mean(records: Sequence[Record], name: str) -> float:
+    """Of the value, or of what else is known by this name."""
+    values = [r.value if name == AUROC else r.about.get(name) for r in records]
+    known = [value for value in values if value is not None]
+    return spread(known).mean if known else math.nan

@@ -10,7 +10,7 @@ from typing import Any
 from scipy import stats
 
 from gcalign.lab.experiments.shown import Entry, names
-from gcalign.lab.experiments.statistics import LEVEL, interval
+from gcalign.lab.experiments.statistics import LEVEL, Estimate
 from gcalign.lab.report.study import Bar, Bars
 
 
@@ -52,9 +52,8 @@ def _panel(panel: tuple[str, str], settings: Sequence[dict[int, tuple[Entry, dic
 
 def _bar(name: str, method: str, lines: Sequence[dict[str, Any]]) -> Bar:
     values = [float(line["accuracy"]) for line in lines]
-    over_seeds = interval(values)
-    assert over_seeds is not None
     if len(values) > 1:
+        over_seeds = Estimate.of(values).interval()
         low, high = max(0.0, over_seeds.low), min(1.0, over_seeds.high)
         return Bar(name, method, over_seeds.mean, low, high, f"{len(values)} seeds")
     n = lines[0].get("n_test")

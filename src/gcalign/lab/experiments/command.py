@@ -186,7 +186,7 @@ def _run(request: Reproduction, jobs: Sequence[Job], archive: Archive, others: S
             request.runs,
             workers=request.jobs,
             title=archive.name,
-            after=lambda job: (archive.save(jobs, others), None)[1],
+            after=lambda job: archive.save(jobs, others),
         )
     for failure in failures:
         print(f"\nfailed: {called(failure.job)}: {printable(failure.said)}", file=sys.stderr)

@@ -7,8 +7,7 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -22,18 +21,15 @@ from gcalign.lab.data.images import Images
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
+from gcalign.lab.timing import median_seconds, threads
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.module import Pretraining, criterion_of
 from gcalign.lab.training.stream import Stream, augment_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.verify.costs import counted
-from gcalign.lab.verify.runner import one_thread
 
-BATCH, DIM, COUNTED = (
-    512,
-    128,
-    5,
-)  # pairs, width of the head (app:hpdetails) and iterations whose operations are counted
+BATCH, DIM = 512, 128  # pairs, and width of the head (app:hpdetails)
+COUNTED = 5  # iterations whose operations are counted
 ITERATIONS = (1, 2, 5, 10, 20, 50, 100)  # of fig:time_comp, panel B
 STEPS = 5  # that are timed in each turn
 
@@ -60,55 +56,44 @@ def flops(scale: Scale) -> list[Record]:
     return records
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """What is timed, and the words of `gcalign train` it stands for."""
-
-    labels: dict[str, Any]
-    words: tuple[str, ...]
-    config: Config
-
-
 def times(scale: Scale) -> list[Record]:
     """Seconds of a whole epoch and of a step's loss alone, for each method and for GCA-INCE with set iterations."""
-    contestants = [_contestant(scale, {"method": name}) for name in paper.METHODS]
+    contestants: list[tuple[dict[str, Any], tuple[str, ...]]] = [({"method": name}, ()) for name in paper.METHODS]
     contestants += [
-        _contestant(scale, {"method": "gca-ince", "iterations": n}, f"method.iterations={n}", "method.tol=0.0")
-        for n in ITERATIONS
+        ({"method": "gca-ince", "iterations": n}, (f"method.iterations={n}", "method.tol=0.0")) for n in ITERATIONS
     ]
-    images = images_of(contestants[0].config.data, "train")
+    images = images_of(configured(joined((f"method={paper.METHODS[0]}",), scale.images)).data, "train")
     found: list[Record] = []
     rounds = 2 * len(scale.seeds) - 1
-    with one_thread():
+    with threads(1):
         for turn in range(rounds):
             first = turn % len(contestants)
-            for c in contestants[first:] + contestants[:first]:
-                found += _timed(scale, c, images, turn, rounds)
+            for labels, more in contestants[first:] + contestants[:first]:
+                words = joined((f"method={labels['method']}",), scale.train, scale.images, more)
+                found += _timed(scale, labels, words, images, turn, rounds)
     return found
 
 
-def _contestant(scale: Scale, labels: dict[str, Any], *more: str) -> Contestant:
-    words = joined((f"method={labels['method']}",), scale.train, scale.images, more)
-    config = configured(words)
-    return Contestant({**labels, "data": config.data.name}, words, config)
-
-
-def _timed(scale: Scale, c: Contestant, images: Images, turn: int, rounds: int) -> Iterator[Record]:
+def _timed(
+    scale: Scale, labels: dict[str, Any], words: tuple[str, ...], images: Images, turn: int, rounds: int
+) -> Iterator[Record]:
     """Both measures of one contestant in one round; its number stands for the seed, since rounds are paired, too."""
-    n, steps = c.config.batch_size, len(images) // c.config.batch_size
-    seconds = {"seconds-per-epoch": steps * _step(c.config, images), "step-seconds-loss": _loss(c.config)}
+    config = configured(words)
+    n, steps, device = config.batch_size, len(images) // config.batch_size, _device(config)
+    seconds = {"seconds-per-epoch": steps * _step(config, images), "step-seconds-loss": _loss(config)}
     about = {
         "n": n,
-        "dim": c.config.model.out,
+        "dim": config.model.out,
         "steps": steps,
         "threads": 1,
-        "device": _device(c.config),
+        "device": device,
         "load": round(os.getloadavg()[0], 1),  # above 1, others were running: trust ratios, not seconds
         "timed": f"Times: medians of {STEPS} steps of {n} pairs, {rounds} rounds, methods taking turns, one thread "
-        f"({_device(c.config)}).",
+        f"({device}).",
     }
+    known = {**labels, "data": config.data.name}
     for measure, value in seconds.items():
-        yield Record("fig-time", scale.name, measure, value, c.labels, turn, about, words=c.words)
+        yield Record("fig-time", scale.name, measure, value, known, turn, about, words=words)
 
 
 def _device(config: Config) -> str:
@@ -168,11 +153,4 @@ def _loss(config: Config) -> float:
         criterion(z1, z2).backward()
         _wait(device)
 
-    once()
-    return statistics.median(_seconds(once) for _ in range(STEPS))
-
-
-def _seconds(job: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    job()
-    return time.perf_counter() - start
+    return median_seconds(once, STEPS)

@@ -22,12 +22,11 @@ from gcalign.lab.audit.emoji import Emoji, EmojiModel, crossfitted
 from gcalign.lab.experiments.records import Record, read, write
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
-from gcalign.lab.experiments.sheets import Sheet
+from gcalign.lab.experiments.sheets import Sheet, percent
 from gcalign.lab.experiments.statistics import by_seed, difference, spread
 from gcalign.lab.experiments.tables import delta
 from gcalign.lab.paper import NAMES
 from gcalign.lab.training.config import configured
-from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
 from gcalign.lab.training.use import probe
 
@@ -78,6 +77,7 @@ def _images(scale: Scale, table: Path, method: str, seed: int) -> Measured:
     runs = {"as it is": train(configured(noisy), quiet=True)}
     base = runs["as it is"]
     fitted = crossfit(configured(noisy), base, folds=FOLDS, views=VIEWS)
+    assert fitted.wrong is not None
     found = audit(fitted.a, fitted.b, folds=fitted.folds)
     for arm, weight in _weights(found, fitted.wrong).items():
         if int((weight > 0).sum()) < configured(noisy).batch_size:  # an audit of weak embeddings can flag most pairs
@@ -88,11 +88,7 @@ def _images(scale: Scale, table: Path, method: str, seed: int) -> Measured:
         runs[arm] = train(configured((*noisy, f"pairs.weights={path}")), quiet=True)
     runs["clean"] = train(configured(words), quiet=True)
     about = _about(found, fitted.wrong) | {"folds": FOLDS, "measure": f"accuracy ({scale.probe})"}
-    return [(arm, _accuracy(run, scale.probe), about) for arm, run in runs.items()]
-
-
-def _accuracy(run: Run, protocol: str) -> float:
-    return probe([f"run={run.path}", f"protocol={protocol}"]).accuracy
+    return [(arm, probe([f"run={run.path}", f"protocol={scale.probe}"]).accuracy, about) for arm, run in runs.items()]
 
 
 def _emoji(scale: Scale, table: Path, method: str, seed: int) -> Measured:
@@ -162,10 +158,8 @@ def draw_feedback(records: Sequence[Record], folder: Path) -> list[Path]:
             if not values:
                 row += ["–", "–"]
                 continue
-            found = spread(values.values())
-            wide = "" if found.std is None else f" ± {100 * found.std:.2f}"
             gap = difference(values, by_seed(records, "test", **about, arm="as it is"))
-            row += [f"{100 * found.mean:.2f}{wide}", "–" if arm == "as it is" else delta(gap)]
+            row += [percent(spread(values.values())), "–" if arm == "as it is" else delta(gap)]
         rows.append(row)
     header = ["training", "on"]
     notes = [

@@ -39,9 +39,9 @@ def larger_gains(results: Results) -> Verdict:
     return signed(c, f"{both(c, of=' points more for RINCE')}, {', '.join(c.name for c in measured)}")
 
 
-def best(results: Results, of: Sequence[Column], *experiments: str, method: str = "gca-uot") -> Verdict:
-    """Whether a method leads the columns in which the paper's table has it leading."""
-    records = results.of(*experiments)
+def best(results: Results, of: Sequence[Column], *experiments: str) -> Verdict:
+    """Whether GCA-UOT leads the columns in which the paper's table has it leading."""
+    method, records = "gca-uot", results.of(*experiments)
     claimed = [c for c in columns.standing_in(of, records) if method in c.best() and c.ours(records, method)]
     if not claimed:
         raise results.missing(experiments[0])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
+from gcalign.auditing.calibration import separation
 from gcalign.errors import one_of
 from gcalign.lab import files
 from gcalign.lab.data import corruptions
@@ -20,13 +20,14 @@ from gcalign.lab.data.sources import labels_of
 from gcalign.lab.data.splits import stratified, subset
 from gcalign.lab.evaluation import Result, domain_probe, evaluate, extract, leave_one_domain_out
 from gcalign.lab.evaluation.protocols import linear_fast
-from gcalign.lab.experiments import pair_measures
 from gcalign.lab.experiments.registry import Scale
-from gcalign.lab.experiments.subject import ENCODERS, MeasuredRun, cells, corrupted
+from gcalign.lab.experiments.subject import ENCODERS, Finding, MeasuredRun, cells, corrupted
 from gcalign.lab.provenance import commit
 from gcalign.lab.training import use
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.module import criterion_of
+from gcalign.lab.training.pair_runs import load_encoders, pairs_of
+from gcalign.lab.training.pair_use import EmbeddedPairs, Retrieved, retrieval, zeroshot
 from gcalign.lab.training.runs import Run
 from gcalign.metrics import alignment, compactness, uniformity
 
@@ -48,16 +49,6 @@ LINEAR: Mapping[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A number, or a matrix in `about`; `labels` go over those of the job."""
-
-    measure: str
-    value: float | None
-    labels: dict[str, Any] = field(default_factory=dict)
-    about: dict[str, Any] = field(default_factory=dict)
-
-
 def _about(result: Result) -> dict[str, Any]:
     return {
         "protocol": result.protocol,
@@ -70,25 +61,22 @@ def _about(result: Result) -> dict[str, Any]:
     }
 
 
-def _protocol(name: str) -> Callable[[MeasuredRun], list[Finding]]:
-    def measure(of: MeasuredRun) -> list[Finding]:
-        train, test = of.images("train"), of.images("test")
-        options = PROTOCOLS.get(name, {}) | (LINEAR.get(of.config.data.name, {}) if name == "linear" else {})
-        known, asked = of.features("train"), of.features("test")
-        protocol = options.pop("protocol", name)
-        result = evaluate(protocol, known, train.labels, asked, test.labels, names=train.classes, **options)
-        # as `gcalign probe` leaves it, for `gcalign list`
-        line = {"kind": "probe", "data": of.config.data.name, "config": of.config.hash, **result.as_dict()}
-        files.append_json_lines(of.run.results_file, [line])
-        return [Finding(name, result.accuracy, about=_about(result))]
-
-    return measure
+def _protocol(of: MeasuredRun, name: str) -> list[Finding]:
+    train, test = of.images("train"), of.images("test")
+    options = PROTOCOLS.get(name, {}) | (LINEAR.get(of.config.data.name, {}) if name == "linear" else {})
+    known, asked = of.features("train"), of.features("test")
+    protocol = options.pop("protocol", name)
+    result = evaluate(protocol, known, train.labels, asked, test.labels, names=train.classes, **options)
+    # as `gcalign probe` leaves it, for `gcalign list`
+    line = {"kind": "probe", "data": of.config.data.name, "config": of.config.hash, **result.as_dict()}
+    files.append_json_lines(of.run.results_file, [line])
+    return [Finding(name, result.accuracy, about=_about(result))]
 
 
 def _validation(of: MeasuredRun) -> list[Finding]:
     """Held out of the training images, whose labels the run never saw; the test split is not loaded."""
     if of.config.data.paired:
-        return [Finding(name, value, about=about) for name, value, about in pair_measures.validated(of)]
+        return _validated_pairs(of)
     images = of.images("train")
     _, labels = labels_of(images, "the search").unique(return_inverse=True)
     fitted = linear_fast(of.features("train"), labels, classes=int(labels.max()) + 1, seed=0, splits=SPLITS)
@@ -170,8 +158,8 @@ def _mismatch(of: MeasuredRun) -> list[Finding]:
     bad = (torch.arange(n) % batch) < wrong
     about = {"of": f"batches of {batch} test pairs, {MISMATCHED:.0%} mismatched", "images": n}
     found = [
-        Finding("mismatch-auroc", auroc(-torch.cat(s), bad), {"score": k}, about)
-        for k, s in (("plan", plan), ("cosine", cosine))
+        Finding("mismatch-auroc", separation(score[~bad], score[bad]), {"score": name}, about)
+        for name, score in (("plan", torch.cat(plan)), ("cosine", torch.cat(cosine)))
     ]
     for name, parts in (("pull", pull), ("push", push)):
         values = torch.cat(parts)
@@ -180,13 +168,6 @@ def _mismatch(of: MeasuredRun) -> list[Finding]:
             for pairs, which in (("true", ~bad), ("mismatched", bad))
         ]
     return found
-
-
-def auroc(score: Tensor, positive: Tensor) -> float:
-    """How often a positive has the higher score than a negative; ties count half."""
-    ranks = torch.from_numpy(rankdata(score.double().numpy()))
-    n = int(positive.sum())
-    return (ranks[positive].sum().item() / n - (n + 1) / 2) / (len(score) - n)
 
 
 def _by_class(test: Images) -> Tensor:
@@ -219,10 +200,6 @@ def _planned(of: MeasuredRun, **options: Any) -> Finding:
     return Finding("plan", None, about=about)
 
 
-def _plan(of: MeasuredRun) -> list[Finding]:
-    return [_planned(of)]
-
-
 def _plans_epsilon(of: MeasuredRun) -> list[Finding]:
     found = []
     for method in ("ince", "gca-uot"):
@@ -234,45 +211,71 @@ def _plans_epsilon(of: MeasuredRun) -> list[Finding]:
     return found
 
 
-def _domain(which: str) -> Callable[[MeasuredRun], list[Finding]]:
+def _domain(of: MeasuredRun, which: str) -> list[Finding]:
     """Tested on images whose domain nothing has shown the encoder."""
-
-    def measure(of: MeasuredRun) -> list[Finding]:
-        whole = of.everything(which)
-        about: dict[str, Any] = {"unseen": whole.unseen, "names": whole.domain_names}
-        result = domain_probe(whole.features, whole.domains, **about, **of.scale.readout)
-        batch = {"batch_size": of.config.batch_size, "domains": len(whole.domain_names)}
-        return [Finding(_of("domain", which), result.accuracy, about=_about(result) | batch)]
-
-    return measure
+    whole = of.everything(which)
+    about: dict[str, Any] = {"unseen": whole.unseen, "names": whole.domain_names}
+    result = domain_probe(whole.features, whole.domains, **about, **of.scale.readout)
+    batch = {"batch_size": of.config.batch_size, "domains": len(whole.domain_names)}
+    return [Finding(_of("domain", which), result.accuracy, about=_about(result) | batch)]
 
 
-def _across(which: str) -> Callable[[MeasuredRun], list[Finding]]:
-    def measure(of: MeasuredRun) -> list[Finding]:
-        whole = of.everything(which)
-        about: dict[str, Any] = {"names": whole.classes, "domain_names": whole.domain_names}
-        result = leave_one_domain_out(whole.features, whole.labels, whole.domains, **about, **of.scale.readout)
-        return [Finding(_of("across-domains", which), result.accuracy, about=_about(result))]
-
-    return measure
+def _across(of: MeasuredRun, which: str) -> list[Finding]:
+    whole = of.everything(which)
+    about: dict[str, Any] = {"names": whole.classes, "domain_names": whole.domain_names}
+    result = leave_one_domain_out(whole.features, whole.labels, whole.domains, **about, **of.scale.readout)
+    return [Finding(_of("across-domains", which), result.accuracy, about=_about(result))]
 
 
 def _of(name: str, which: str) -> str:
     return name if which == "trained" else f"{name}-{which}"
 
 
+# --- of a run on pairs: retrieval among pairs that training never saw ------------------------------------------------
+
+
+def _embedded(of: MeasuredRun) -> EmbeddedPairs:
+    encoders = load_encoders(of.run, of.config.model.encoders or None)  # named by the command
+    return EmbeddedPairs(encoders, pairs_of(of.config.data), of.device)
+
+
+def _about_pairs(found: Retrieved) -> dict[str, Any]:
+    return {"protocol": found.protocol, "tested on": found.split, "n_test": found.n_test, "candidates": found.gallery}
+
+
+def _retrieval(of: MeasuredRun) -> list[Finding]:
+    """R@1, 5 and 10 both ways on the test pairs, their means, and R@k among all names of the table."""
+    embedded = _embedded(of)
+    found, names = retrieval(embedded, "test"), zeroshot(embedded, "test", show=0)
+    about, out = _about_pairs(found) | {"eps": embedded.encoders.eps}, []
+    for k in ("1", "5", "10"):
+        ways = [by[k] for by in found.recall.values()]
+        by_way = {"ways": {way: by[k] for way, by in found.recall.items()}}
+        out.append(Finding(f"R@{k}", sum(ways) / len(ways), about=about | by_way))
+    for by in names.recall.values():
+        out += [Finding(f"zeroshot R@{k}", by[k], about=_about_pairs(names)) for k in ("1", "10")]
+    return out
+
+
+def _validated_pairs(of: MeasuredRun) -> list[Finding]:
+    """R@10, mean of both ways, on the validation pairs; test pairs are not embedded."""
+    found = retrieval(_embedded(of), "validation", (10,))
+    about = _about_pairs(found) | {"measure": "R@10, mean of both ways"}
+    return [Finding("validation", found.accuracy, about=about)]
+
+
 MEASURES: dict[str, Callable[[MeasuredRun], list[Finding]]] = {
-    **{name: _protocol(name) for name in ("linear", "linear-fast", "knn", "10-labels", "100-labels")},
+    **{name: partial(_protocol, name=name) for name in ("linear", "linear-fast", "knn", "10-labels", "100-labels")},
     "validation": _validation,
     "cifar10c": _cifar10c,
     "align-uniform": _align_uniform,
     "compactness": _compactness,
     "mismatch": _mismatch,
-    "retrieval": lambda of: [Finding(name, value, about=about) for name, value, about in pair_measures.tested(of)],
-    "plan": _plan,
+    "retrieval": _retrieval,
+    "plan": lambda of: [_planned(of)],
     "plans-epsilon": _plans_epsilon,
-    **{_of("domain", which): _domain(which) for which in ENCODERS},
-    **{_of("across-domains", which): _across(which) for which in ENCODERS},
+    **{_of("domain", which): partial(_domain, which=which) for which in ENCODERS},
+    **{_of("across-domains", which): partial(_across, which=which) for which in ENCODERS},
 }
 
 
@@ -290,11 +293,6 @@ def kept(run: Run) -> dict[str, list[Finding]]:
     return {key: [Finding(**content) for content in findings] for key, findings in lines.items()}
 
 
-def _dated(finding: Finding) -> dict[str, Any]:
-    """A finding as a line of a run's results, with the code that made it."""
-    return dataclasses.asdict(finding) | {"about": {**finding.about, "commit": commit()}}
-
-
 def measure(run: Run, names: tuple[str, ...], scale: Scale, config: Config) -> None:
     """Whatever of `names` is not kept yet, of a run that this process owns; `config` is what a command named."""
     have = kept(run)
@@ -303,9 +301,6 @@ def measure(run: Run, names: tuple[str, ...], scale: Scale, config: Config) -> N
         if key(name, scale) in have:
             continue
         findings = MEASURES[one_of("measure", name, MEASURES)](subject)
-        line = {
-            "kind": "measure",
-            "key": key(name, scale),
-            "findings": [_dated(finding) for finding in findings],
-        }
+        dated = [dataclasses.asdict(f) | {"about": {**f.about, "commit": commit()}} for f in findings]
+        line = {"kind": "measure", "key": key(name, scale), "findings": dated}
         files.append_json_lines(run.results_file, [line])

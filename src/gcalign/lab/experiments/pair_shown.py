@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from gcalign.lab.experiments.shown import Entry
 from gcalign.lab.report.page import Cell, Grid
-from gcalign.lab.report.study import Result
+from gcalign.lab.report.study import DrawnResult
 from gcalign.lab.words import quoted
 
 
-def pair_results(entries: Sequence[Entry], names: Sequence[str]) -> list[Result]:
+def pair_results(entries: Sequence[Entry], names: Sequence[str]) -> list[DrawnResult]:
     """The last retrieval and the last zero-shot result of each run that has one, as `gcalign probe` recorded them."""
-    found = []
+    found: list[DrawnResult] = []
     for entry, name in zip(entries, names, strict=True):
-        if not entry.config.data.paired:
-            continue
-        last = {line["protocol"]: line for line in entry.results if line["kind"] == "probe" and _is_whole(line)}
-        for protocol, line in last.items():
-            grid = _examples(line) if protocol == "zeroshot" else _recall(line)
-            does = "names for what training never saw" if protocol == "zeroshot" else "retrieval among held-out pairs"
-            does = f"{does}: {line['n_test']} pairs of {line['split']}, {line['gallery']} candidates, run {name}"
-            command = quoted("gcalign", "probe", f"run={entry.run.path}", f"protocol={protocol}")
-            found.append(Result(f"{protocol}, {name}", does, command, html=None, figures={}, numbers=grid))
+        last: dict[str, DrawnResult] = {}
+        for line in entry.results:
+            if line["kind"] == "probe" and entry.config.data.paired:
+                with suppress(KeyError, TypeError, ValueError, AttributeError):  # not what `pair_use.probe` writes
+                    last[line["protocol"]] = _drawn(entry, name, line)
+        found += last.values()
     return found
 
 
-def _is_whole(line: dict[str, Any]) -> bool:
-    """Whether it is what `pair_use.probe` writes."""
-    ways, examples = line.get("recall"), line.get("examples")
-    if not isinstance(ways, dict) or not isinstance(examples, list):
-        return False
-    numbers = all(
-        isinstance(by, dict) and all(isinstance(v, (int, float)) for v in by.values()) for by in ways.values()
-    )
-    shown = all(isinstance(e, dict) and isinstance(e.get("found"), list) and "is" in e for e in examples)
-    pairs = all(
-        isinstance(f, list) and len(f) == 2 for e in examples if isinstance(e, dict) for f in e.get("found", [])
-    )
-    return numbers and shown and pairs and {"n_test", "split", "gallery"} <= line.keys()
+def _drawn(entry: Entry, name: str, line: dict[str, Any]) -> DrawnResult:
+    protocol, zeroshot = line["protocol"], line["protocol"] == "zeroshot"
+    does = "names for what training never saw" if zeroshot else "retrieval among held-out pairs"
+    does = f"{does}: {line['n_test']} pairs of {line['split']}, {line['gallery']} candidates, run {name}"
+    command = quoted("gcalign", "probe", f"run={entry.run.path}", f"protocol={protocol}")
+    return DrawnResult(f"{protocol}, {name}", does, command, numbers=_examples(line) if zeroshot else _recall(line))
 
 
 def _recall(line: dict[str, Any]) -> Grid:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.sheets import Sheet
-from gcalign.lab.experiments.statistics import Estimate, by_seed, difference, holm, minus, spread
+from gcalign.lab.experiments.sheets import Sheet, percent
+from gcalign.lab.experiments.statistics import Estimate, Seeded, by_seed, difference, holm, minus, spread
 
 NAMES = {"clip": "INCE (CLIP)", "gca-ince": "GCA-INCE", "gca-uot": "GCA-UOT"}
 MEASURES = ("R@1", "R@5", "R@10", "zeroshot R@1", "zeroshot R@10")
@@ -31,8 +30,7 @@ def emoji_pairs(records: Sequence[Record], folder: Path) -> list[Path]:
                 cells = [f"{noise:.0%}", target, NAMES[method]]
                 for measure in MEASURES:
                     values = by_seed(records, measure, **of)
-                    found = spread(values.values()) if values else None
-                    cells.append("–" if found is None else _percent(found.mean, found.std))
+                    cells.append(percent(spread(values.values()), 1) if values else "–")
                 mine = by_seed(records, PRIMARY, **of)
                 clip = by_seed(records, PRIMARY, method="clip", noise=noise, target=target)
                 plain = by_seed(records, PRIMARY, method=method, noise=noise, target="identity")
@@ -55,11 +53,7 @@ def emoji_pairs(records: Sequence[Record], folder: Path) -> list[Path]:
     return Sheet("emoji-pairs", header, rows, notes).write(folder)
 
 
-def _percent(mean: float, std: float | None) -> str:
-    return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
-
-
-def _gap(a: dict[int | None, float], b: dict[int | None, float], p: float | None = None) -> str:
+def _gap(a: Seeded, b: Seeded, p: float | None = None) -> str:
     found = difference(a, b)
     if found is None:
         return "–"
@@ -74,16 +68,14 @@ def _adjusted(
     records: Sequence[Record], noises: Sequence[float], methods: Sequence[str]
 ) -> dict[tuple[float, str], float]:
     """Holm's p of each method against INCE, at the identity target."""
-    keys, ps = [], []
+    ps = {}
     for noise in noises:
         clip = by_seed(records, PRIMARY, method="clip", noise=noise, target="identity")
         for method in methods:
-            gaps = list(minus(by_seed(records, PRIMARY, method=method, noise=noise, target="identity"), clip).values())
+            gaps = minus(by_seed(records, PRIMARY, method=method, noise=noise, target="identity"), clip)
             if method != "clip" and len(gaps) > 1:
-                error = statistics.stdev(gaps) / len(gaps) ** 0.5
-                keys.append((noise, method))
-                ps.append(Estimate(statistics.fmean(gaps), error, len(gaps) - 1, len(gaps)).p())
-    return dict(zip(keys, holm(ps), strict=True))
+                ps[noise, method] = Estimate.of(gaps.values()).p()
+    return dict(zip(ps, holm([*ps.values()]), strict=True))
 
 
 def _settings(records: Sequence[Record], methods: Sequence[str]) -> list[str]:

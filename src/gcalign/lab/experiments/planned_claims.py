@@ -21,7 +21,7 @@ from gcalign.lab.experiments.verdicts import (
     Results,
     Verdict,
     Word,
-    bracket,
+    both,
 )
 from gcalign.lab.paper import NAMES
 
@@ -57,10 +57,7 @@ def compared(
     return found
 
 
-def told(c: Comparison, unit: float = 100, digits: int = 2, of: str = " points") -> str:
-    """The paired interval, which decides, then the pooled one."""
-    pooled = f"; pooled {bracket(points(c.pooled.interval(), unit, digits))}" if c.pooled.df else ""
-    return f"{points(c.paired.interval(), unit, digits)}{of}{pooled}"
+told = partial(both, first="paired")  # which decides
 
 
 def above(c: Comparison, said: str, bound: float = 0.0) -> Verdict:

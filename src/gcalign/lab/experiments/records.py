@@ -26,9 +26,6 @@ class Record:
     run: str | None = None  # the run's folder name, which ends in the hash of its config
     words: tuple[str, ...] = ()  # of `gcalign train`
 
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 _KINDS: Mapping[str, Any] = {
     "experiment": str,
@@ -67,6 +64,6 @@ def _parsed(line: str, where: str) -> Record:
 
 def write(path: Path, records: Iterable[Record]) -> None:
     """All records at once, sorted, so that the same results are the same bytes whoever finished first."""
-    lines = sorted(json.dumps(r.as_dict(), sort_keys=True, ensure_ascii=False) for r in records)
+    lines = sorted(json.dumps(dataclasses.asdict(r), sort_keys=True, ensure_ascii=False) for r in records)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, "".join(f"{line}\n" for line in lines))

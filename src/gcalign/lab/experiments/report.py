@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +17,10 @@ from gcalign.lab.experiments.bars import bars, protocol_names
 from gcalign.lab.experiments.pair_shown import pair_results
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.shown import Entry, Showcase, choose, names, one_way
+from gcalign.lab.experiments.statistics import cells
 from gcalign.lab.report import markdown, pack
 from gcalign.lab.report.page import Cell, Grid
-from gcalign.lab.report.study import Judgement, Point, Result, Study, render
+from gcalign.lab.report.study import DrawnResult, Judgement, Point, Study, render
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.runs import Run
 from gcalign.lab.words import path_of, quoted
@@ -47,8 +49,7 @@ def report(
     count("--runs-shown", shown, "9 is one of each method of the paper", least=0)
     if not 2 <= count("--images", images, "256 is usual") <= MOST:
         raise ValueError(f"--images={images} must be between 2 and {MOST}; 256 is usual")
-    found = [Run(place.parent) for place in sorted(path_of(folder).rglob("config.json"))]
-    runs, notes = _readable(found)
+    runs, notes = _readable(path_of(folder))
     if not runs:
         said = f" that can be read ({notes[0]})" if notes else ""
         raise ValueError(f"{folder} has no runs{said}; make one with: gcalign train method=gca-uot data=scenes")
@@ -61,13 +62,16 @@ def report(
     words += ["--runs-shown", str(shown), "--images", str(images)]
     words += [word for name in encoders for word in ("--encoder", name)]
     words += [word for root in roots for word in ("--data-root", root)]
+    # in key=value words, as `gcalign probe` takes them; here they are options
+    options = {"add encoder=": "add --encoder ", "data.root=": "--data-root "}
+    remedies = [re.sub("|".join(options), lambda found: options[found[0]], note) for note in gallery.notes]
     study = Study(
         title="gcalign report",
         lead="Contrastive learning as distribution alignment: what was run, what came of it, and the plans that the "
         "encoders make. Everything is in this file; nothing is fetched.",
         runs=_table(runs),
         facts=_facts(runs),
-        notes=[*notes, *map(_as_option, gallery.notes)],
+        notes=notes + remedies,
         results=drawn,
         samples=gallery.samples,
         pairings=gallery.pairings,
@@ -88,27 +92,19 @@ def report(
     return path
 
 
-def _readable(found: Sequence[Run]) -> tuple[list[Entry], list[str]]:
+def _readable(folder: Path) -> tuple[list[Entry], list[str]]:
     """Runs in the order of their methods, and what is wrong with the others."""
-    read = [_read(run) for run in found]
-    entries = [entry for entry in read if isinstance(entry, Entry)]
-    entries.sort(key=lambda e: (methods.names().index(e.method), e.config.seed, str(e.run.path)))
-    return entries, [f"Left out: {complaint}" for complaint in read if isinstance(complaint, str)]
-
-
-def _read(run: Run) -> Entry | str:
-    try:
-        entry = Entry(run, run.config(), run.results())
-        one_of("method", entry.method, methods.names())
-        one_way(entry.config)  # its options are a method's
-    except (ValueError, TypeError, OSError) as error:
-        return f"{run.path}: {error}"
-    return entry
-
-
-def _as_option(note: str) -> str:
-    """A remedy in key=value words, as `gcalign probe` takes them, in the options of this command."""
-    return note.replace("add encoder=", "add --encoder ").replace("data.root=", "--data-root ")
+    entries, notes = [], []
+    for place in sorted(folder.rglob("config.json")):
+        run = Run(place.parent)
+        try:
+            entry = Entry(run, run.config(), run.results())
+            one_of("method", entry.method, methods.names())
+            one_way(entry.config)  # its options are a method's
+            entries.append(entry)
+        except (ValueError, TypeError, OSError) as error:
+            notes.append(f"Left out: {run.path}: {error}")
+    return sorted(entries, key=lambda e: (methods.names().index(e.method), e.config.seed, str(e.run.path))), notes
 
 
 def train_command(config: Config) -> str:
@@ -170,7 +166,7 @@ def _table(runs: Sequence[Entry]) -> Grid:
     return Grid(head, [[Cell(row.get(name, "–")) for name in head] for row in rows])
 
 
-def _results(folder: Path, notes: list[str]) -> list[Result]:
+def _results(folder: Path, notes: list[str]) -> list[DrawnResult]:
     """Every result of a folder that can be read, in the order of the experiments; the others are named in `notes`."""
     if not folder.is_dir():
         raise ValueError(f"--results {folder} must be a folder of results; `gcalign reproduce table1` makes one")
@@ -209,7 +205,7 @@ def _owner(stem: str) -> str:
     return max(fitting, key=len, default=stem)
 
 
-def _result(folder: Path, name: str) -> Result:
+def _result(folder: Path, name: str) -> DrawnResult:
     does = suite.named(name).does if name in suite.names() else ""
     table, lines = (folder / f"{name}{suffix}" for suffix in (".md", ".jsonl"))
     pictures = [path for path in sorted(folder.glob("*.png"), key=lambda p: p.stem) if _owner(path.stem) == name]
@@ -217,19 +213,16 @@ def _result(folder: Path, name: str) -> Result:
     scale = found[0].scale if found else folder.name
     numbers = None if table.is_file() else _numbers(found)
     told = f"{does}. The numbers follow in a table." if numbers or table.is_file() else f"{does}."
-    return Result(
+    text = files.read(table).decode() if table.is_file() else ""
+    _, _, untitled = text.partition("\n") if text.startswith("#") else ("", "", text)  # the page has the heading
+    return DrawnResult(
         name=name,
         does=does,
         command=quoted("gcalign", "reproduce", name, f"scale={scale}"),
-        html=markdown.html(_untitled(files.read(table).decode())) if table.is_file() else None,
+        html=markdown.html(untitled) if table.is_file() else None,
         figures={f"{p.stem}: {told}": pack.figure(files.read(p, "IMAGE_BYTES")) for p in pictures},
         numbers=numbers,
     )
-
-
-def _untitled(text: str) -> str:
-    """Without the heading, which the page has already."""
-    return text.partition("\n")[2] if text.startswith("#") else text
 
 
 def _numbers(found: Sequence[Record]) -> Grid | None:
@@ -262,17 +255,12 @@ def _planes(runs: Sequence[Entry], results: Path | None) -> dict[str, list[Point
     lines = results / "fig-align-uniform.jsonl" if results else None
     if lines is None or not lines.is_file():
         return planes
-    groups: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     try:
         found = records.read(lines)
+        places = [cells(found, measure, "on", "method", "setting") for measure in ("alignment", "uniformity")]
     except ValueError:  # it is named among the results
         return planes
-    for r in found:
-        if r.value is not None:
-            key = tuple(str(r.labels.get(name, "")) for name in ("on", "method", "setting"))
-            groups.setdefault((key[0], key[1], key[2]), {}).setdefault(r.measure, []).append(r.value)
-    for (on, method, setting), by in groups.items():
-        if {"alignment", "uniformity"} <= by.keys():
-            means = statistics.fmean(by["alignment"]), statistics.fmean(by["uniformity"])
-            planes.setdefault(f"{on} test images", []).append(Point(f"{method}, {setting}", method, setting, *means))
+    for on, method, setting in (key for key in places[0] if key in places[1]):
+        means = [by[on, method, setting].mean for by in places]
+        planes.setdefault(f"{on} test images", []).append(Point(f"{method}, {setting}", method, setting, *means))
     return planes

@@ -40,7 +40,8 @@ def jobs(scale: Scale, methods: Iterable[str], found: Sequence[Record] = ()) -> 
         for seed in scale.search_seeds
         for method in methods
         for knobs in _settings(method, scores.get(method, {}))
-        for words in [_words(scale, method, knobs, seed)]
+        for own in [(*ALWAYS.get(method, ()), *knobs, f"seed={seed}")]
+        for words in [joined((f"method={method}",), scale.train, scale.images, scale.search, own)]
     ]
 
 
@@ -88,8 +89,3 @@ def _scores(records: Iterable[Record], scale: Scale) -> dict[str, dict[str, floa
         }
         for method, settings in values.items()
     }
-
-
-def _words(scale: Scale, method: str, knobs: Sequence[str], seed: int) -> tuple[str, ...]:
-    own = (*ALWAYS.get(method, ()), *knobs)
-    return joined((f"method={method}",), scale.train, scale.images, scale.search, own, (f"seed={seed}",))

@@ -23,7 +23,8 @@ HEAVIEST = 2**28  # numbers of a batch that is made for the sake of a picture
 
 def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
     """The first images of the first and the last step, as rank 0 got them; None where the config does not tell."""
-    if config.data.paired or _is_part(run):
+    # a run in the folder of another was trained on some of its pairs, for its audit
+    if config.data.paired or Run(run.path.parent.parent).config_file.exists():
         return None
     check_trusted(run, config.data, {}, roots)
     if config.pairs.weights is not None and not run.is_own():
@@ -57,8 +58,3 @@ def _said(images: Images, k: int) -> str:
         return str(k)
     label = int(images.labels[k])
     return f"{k} {images.classes[label] if 0 <= label < len(images.classes) else label}"
-
-
-def _is_part(run: Run) -> bool:
-    """Whether it was trained on some of the pairs, for the audit of the run whose folder it lies in."""
-    return Run(run.path.parent.parent).config_file.exists()

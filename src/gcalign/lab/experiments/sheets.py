@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from gcalign.lab import files
-from gcalign.lab.experiments.statistics import Difference
+from gcalign.lab.experiments.statistics import Difference, Spread
 
 _SYMBOLS = {
     "\\": r"\textbackslash{}",
@@ -45,14 +45,13 @@ def marked(text: str, mark: Literal["", "best", "second"]) -> str:
     return {"": str, "best": Best, "second": Second}[mark](text)
 
 
-def _markdown(cell: str) -> str:
-    around = "**" if isinstance(cell, Best) else "_" if isinstance(cell, Second) else ""
-    return f"{around}{escaped(cell)}{around}"
+_MARKS = {Best: ("**{}**", r"\textbf{{{}}}"), Second: ("_{}_", r"\underline{{{}}}")}
 
 
-def _tex(cell: str) -> str:
-    command = r"\textbf" if isinstance(cell, Best) else r"\underline" if isinstance(cell, Second) else ""
-    return f"{command}{{{tex(cell)}}}" if command else tex(cell)
+def _forms(cell: str) -> tuple[str, str]:
+    """A cell in Markdown and in LaTeX."""
+    markdown, latex = _MARKS.get(type(cell), ("{}", "{}"))
+    return markdown.format(escaped(cell)), latex.format(tex(cell))
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Sheet:
 
     def markdown(self) -> str:
         lines = [[escaped(h) for h in self.header], ["---"] * len(self.header)]
-        lines += [[_markdown(cell) for cell in row] for row in self.rows]
+        lines += [[_forms(cell)[0] for cell in row] for row in self.rows]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"# {self.name}\n\n{body}\n\n" + "\n\n".join(self.notes) + "\n"
 
@@ -83,7 +82,7 @@ class Sheet:
                 body += [rf"\cmidrule(lr){{{start}-{start + n - 1}}}"]
                 start += n
         body += [line([tex(h) for h in self.header]), r"\midrule"]
-        body += [line([_tex(cell) for cell in row]) for row in self.rows]
+        body += [line([_forms(cell)[1] for cell in row]) for row in self.rows]
         caption = rf"\caption{{{tex(' '.join(self.notes))}}}"
         ends = (r"\bottomrule", r"\end{tabular}}", caption, rf"\label{{tab:{self.name}}}", r"\end{table}")
         head = ("% needs booktabs and graphicx", r"\begin{table}", r"\centering", r"\resizebox{\textwidth}{!}{%")
@@ -95,6 +94,12 @@ class Sheet:
         for path, content in zip(paths, (self.markdown(), self.tex()), strict=True):
             files.write(path, content)
         return paths
+
+
+def percent(found: Spread, digits: int = 2) -> str:
+    """54.12 ± 0.30, from a share; one seed has no deviation."""
+    wide = "" if found.std is None else f" ± {100 * found.std:.{digits}f}"
+    return f"{100 * found.mean:.{digits}f}{wide}"
 
 
 def signed(x: float, digits: int = 2) -> str:

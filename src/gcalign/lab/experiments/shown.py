@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from gcalign.lab.training.use import data_of
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Identity, Labels, Target
 
+Made = TypeVar("Made")
 NEAREST = 8
 POINTS = 240  # of a curve
 DIRECTIONS = 256  # of an embedding: what cosines need of wider ones fits
@@ -123,30 +124,28 @@ class Showcase:
         axes = alignment.kernel.features(torch.eye(2))
         eps = float(torch.as_tensor(alignment.kernel.eps).detach()) / float(alignment.kernel.cost(axes, axes)[0, 1])
         rows, columns = (_relaxation(alignment, kind, eps) for kind in (Rows, Columns))
-        embedded = None
-        if run.done:
-            try:
-                embedded = self._embedded(run, config)
-            except (ValueError, TypeError, OSError, RuntimeError) as error:
-                self.notes.append(f"Plans, pairs and neighbours of {run.path} are left out: {error}")
+        parts = f"Plans, pairs and neighbours of {run.path}"
+        embedded = self._made(parts, lambda: self._embedded(run, config)) if run.done else None
         iterations = alignment.options.iterations
         goal, views = _goal(alignment.target), self._seen(run, config)
         return Shown(name, entry.method, repr(alignment), eps, iterations, rows, columns, curves, embedded, goal, views)
+
+    def _made(self, what: str, make: Callable[[], Made | None]) -> Made | None:
+        """What could be made; what could not is said."""
+        try:
+            return make()
+        except (ValueError, TypeError, OSError, RuntimeError) as error:
+            self.notes.append(f"{what} are left out: {error}")
+            return None
 
     def _seen(self, run: Run, config: Config) -> int | None:
         """What training saw, once for all runs that saw the same."""
         deciding = ("data", "views", "pairs", "batch_size", "epochs", "seed", "world")
         key = repr([getattr(config, name) for name in deciding])
         if key not in self._batches:
-            self._batches[key] = None
-            try:
-                found = seen(run, config, self.roots)
-            except (ValueError, TypeError, OSError, RuntimeError) as error:
-                self.notes.append(f"The views that {run.path} saw are left out: {error}")
-                return None
-            if found is not None:
-                self.seen.append(found)
-                self._batches[key] = len(self.seen) - 1
+            found = self._made(f"The views that {run.path} saw", lambda: seen(run, config, self.roots))
+            self._batches[key] = None if found is None else len(self.seen)
+            self.seen += [] if found is None else [found]
         return self._batches[key]
 
     def _embedded(self, run: Run, config: Config) -> Embedded | None:
@@ -177,10 +176,10 @@ class Showcase:
 
     def _loaded(self, data: Data) -> tuple[int, Images] | None:
         splits = find(data.name).splits
-        try:
-            images = images_of(data, "test" if "test" in splits else splits[0], at_most=True)
-        except (ValueError, OSError) as error:
-            self.notes.append(f"Pictures, plans, pairs and neighbours of {data.name} are left out: {error}")
+        split = "test" if "test" in splits else splits[0]
+        parts = f"Pictures, plans, pairs and neighbours of {data.name}"
+        images = self._made(parts, lambda: images_of(data, split, at_most=True))
+        if images is None:
             return None
         everything = images.get(torch.arange(len(images)))
         name = f"{data.name} ({images.split})"

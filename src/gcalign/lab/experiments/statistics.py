@@ -26,7 +26,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference and its interval, 95 % unless said otherwise; one seed has none, so nothing is said."""
+    """A mean difference and its 95 % interval; one seed has none, so nothing is said."""
 
     mean: float
     low: float
@@ -42,32 +42,99 @@ class Difference:
         return self.high < 0
 
 
-def by_seed(records: Iterable[Record], measure: str, **labels: Any) -> dict[int | None, float]:
-    """The values of a measure under these labels; a label of None is one that the record must not have."""
-    found: dict[int | None, float] = {}
-    for record in records:
-        if record.measure != measure or record.value is None:
-            continue
-        if any(record.labels.get(key) != wanted for key, wanted in labels.items()):
-            continue
-        if record.seed in found:
+@dataclass(frozen=True)
+class Estimate:
+    """A contrast, its standard error and the degrees of freedom of that; one seed has none, so nothing is said."""
+
+    mean: float
+    error: float
+    df: float
+    n: int
+
+    @staticmethod
+    def of(values: Iterable[float]) -> Estimate:
+        """The mean of one value for each seed."""
+        found = spread(values)
+        return Estimate(found.mean, (found.std or 0.0) / math.sqrt(found.n), found.n - 1, found.n)
+
+    def interval(self) -> Difference:
+        from scipy import stats  # half a second, which `gcalign --help` does not wait for
+
+        half = float(stats.t.ppf((1 + LEVEL) / 2, self.df)) * self.error if self.df else math.inf
+        return Difference(self.mean, self.mean - half, self.mean + half, self.n)
+
+    def p(self, bound: float = 0.0) -> float:
+        """Of the two-sided test against `bound`: the least α whose interval excludes it."""
+        from scipy import stats
+
+        if not self.df:
+            return 1.0
+        gap = abs(self.mean - bound)
+        return float(2 * stats.t.sf(gap / self.error, self.df)) if self.error else float(gap == 0)
+
+
+class BySeed(dict[int | None, float]):
+    """The values of one measure in one setting, by seed."""
+
+    def add(self, record: Record, unit: float = 1.0) -> None:
+        """The value of a record; a seed has one."""
+        assert record.value is not None
+        if record.seed in self:
             raise ValueError(
-                f"{record.experiment} has two values of {measure} for {record.labels}, seed {record.seed}; "
-                "one result file holds each once: delete a line"
+                f"{record.experiment} has {record.measure} of {record.labels} with seed {record.seed} twice; one "
+                "result file holds each once, and one drawing shows one data set: delete a line, or draw them apart"
             )
-        found[record.seed] = record.value
+        self[record.seed] = unit * record.value
+
+    @property
+    def mean(self) -> float:
+        return mean(self)
+
+    @property
+    def std(self) -> float:
+        """Over seeds; 0 for a single one, which has none."""
+        return spread(self.values()).std or 0.0
+
+    @property
+    def half_interval(self) -> float:
+        """Half of the mean's 95 % interval; 0 for a single seed, which has none."""
+        return Estimate.of(self.values()).interval().high - self.mean if len(self) > 1 else 0.0
+
+
+def by_seed(records: Iterable[Record], measure: str, **labels: Any) -> BySeed:
+    """The values of a measure under these labels; a label of None is one that the record must not have."""
+    found = BySeed()
+    for record in records:
+        fits = all(record.labels.get(key) == wanted for key, wanted in labels.items())
+        if fits and record.measure == measure and record.value is not None:
+            found.add(record)
     return found
 
 
-def averaged(parts: Sequence[Seeded]) -> dict[int | None, float]:
+def cells(records: Iterable[Record], measure: str, *labels: str, unit: float = 1.0) -> dict[Any, BySeed]:
+    """The measure by a label, or by several, sorted; records without one are left out. `unit` multiplies."""
+    found: dict[tuple[Any, ...], BySeed] = {}
+    for record in records:
+        if record.measure == measure and record.value is not None and all(name in record.labels for name in labels):
+            found.setdefault(tuple(record.labels[name] for name in labels), BySeed()).add(record, unit)
+    ordered = sorted(found, key=lambda key: [(str(type(x)), x) for x in key])
+    return {key if len(labels) > 1 else key[0]: found[key] for key in ordered}
+
+
+def averaged(parts: Sequence[Seeded]) -> BySeed:
     """The mean of several values, seed by seed, for the seeds that have them all."""
     common = [seed for seed in parts[0] if all(seed in part for part in parts)] if parts else []
-    return {seed: statistics.fmean(part[seed] for part in parts) for seed in common}
+    return BySeed({seed: statistics.fmean(part[seed] for part in parts) for seed in common})
 
 
-def minus(a: Seeded, b: Seeded) -> dict[int | None, float]:
+def minus(a: Seeded, b: Seeded) -> BySeed:
     """a − b, seed by seed, for the seeds that both have."""
-    return {seed: a[seed] - b[seed] for seed in a if seed in b}
+    return BySeed({seed: a[seed] - b[seed] for seed in a if seed in b})
+
+
+def gains(a: Mapping[K, Seeded], b: Mapping[K, Seeded]) -> dict[K, BySeed]:
+    """a − b wherever both have seeds in common."""
+    return {at: gain for at, values in a.items() if at in b and (gain := minus(values, b[at]))}
 
 
 def mean(values: Seeded) -> float:
@@ -80,63 +147,19 @@ def spread(values: Iterable[float]) -> Spread:
     return Spread(statistics.fmean(values), std, len(values))
 
 
-def difference(a: Seeded, b: Seeded, level: float = LEVEL) -> Difference | None:
+def difference(a: Seeded, b: Seeded) -> Difference | None:
     """a − b, paired by seed; None where no seed has both."""
-    return interval(minus(a, b).values(), level)
-
-
-def interval(values: Iterable[float], level: float = LEVEL) -> Difference | None:
-    """The mean of differences with its interval: unbounded for one, None for none."""
-    values = list(values)
-    if not values:
-        return None
-    found = spread(values)
-    if found.std is None:
-        return Difference(found.mean, -math.inf, math.inf, 1)
-    half = t_quantile(found.n - 1, level) * found.std / math.sqrt(found.n)
-    return Difference(found.mean, found.mean - half, found.mean + half, found.n)
+    values = minus(a, b).values()
+    return Estimate.of(values).interval() if values else None
 
 
 def welch(a: Spread, b: Spread) -> Difference:
     """a − b of unpaired groups of which only mean and deviation are known, as in the paper's tables."""
-    if a.std is None or b.std is None:
-        raise ValueError(f"groups of {a.n} and {b.n} must both have a deviation; give at least two seeds each")
+    assert a.std is not None
+    assert b.std is not None
     one, two = a.std**2 / a.n, b.std**2 / b.n
     df = (one + two) ** 2 / (one**2 / (a.n - 1) + two**2 / (b.n - 1))
-    half = t_quantile(df) * math.sqrt(one + two)
-    return Difference(a.mean - b.mean, a.mean - b.mean - half, a.mean - b.mean + half, min(a.n, b.n))
-
-
-def t_quantile(df: float, level: float = LEVEL) -> float:
-    """t with P(|T| ≤ t) = level for Student's T with `df` degrees of freedom."""
-    if not df > 0:
-        raise ValueError(f"df={df} must be > 0; an interval needs two values or more")
-    from scipy import stats  # half a second, which `gcalign --help` does not wait for
-
-    return float(stats.t.ppf((1 + level) / 2, df))
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A contrast, its standard error and the degrees of freedom of that; one seed has none, so nothing is said."""
-
-    mean: float
-    error: float
-    df: int
-    n: int
-
-    def interval(self, level: float = LEVEL) -> Difference:
-        half = t_quantile(self.df, level) * self.error if self.df else math.inf
-        return Difference(self.mean, self.mean - half, self.mean + half, self.n)
-
-    def p(self, bound: float = 0.0) -> float:
-        """Of the two-sided test against `bound`: the least α whose interval excludes it."""
-        from scipy import stats
-
-        if not self.df:
-            return 1.0
-        gap = abs(self.mean - bound)
-        return float(2 * stats.t.sf(gap / self.error, self.df)) if self.error else float(gap == 0)
+    return Estimate(a.mean - b.mean, math.sqrt(one + two), df, min(a.n, b.n)).interval()
 
 
 @dataclass(frozen=True)
@@ -158,8 +181,7 @@ def contrast(table: Mapping[K, Seeded], weights: Mapping[K, float]) -> Compariso
     if not seeds or any(row not in table for row in weights):
         return None
     values = [math.fsum(w * table[row][s] for row, w in weights.items()) for s in seeds]
-    found, n = spread(values), len(seeds)
-    paired = Estimate(found.mean, (found.std or 0.0) / math.sqrt(n), n - 1, n)
+    paired, n = Estimate.of(values), len(seeds)
     rows = [[by[s] for s in seeds] for by in table.values() if all(s in by for s in seeds)]
     of_seeds = [statistics.fmean(column) for column in zip(*rows, strict=True)]
     everything = statistics.fmean(of_seeds)
@@ -167,7 +189,7 @@ def contrast(table: Mapping[K, Seeded], weights: Mapping[K, float]) -> Compariso
     df = (len(rows) - 1) * (n - 1)
     variance = math.fsum(r * r for r in residuals) / df if df else 0.0
     error = math.sqrt(variance * math.fsum(w * w for w in weights.values()) / n)
-    return Comparison(paired, Estimate(found.mean, error, df, n))
+    return Comparison(paired, Estimate(paired.mean, error, df, n))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

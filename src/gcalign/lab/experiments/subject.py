@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,16 @@ from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.runs import Run, load_encoder, load_whole
 from gcalign.lab.training.supervised import supervised
 from gcalign.lab.training.train import images_of
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number, or a matrix in `about`; `labels` go over those of the job."""
+
+    measure: str
+    value: float | None
+    labels: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
 
 
 class MeasuredRun:
@@ -102,7 +112,9 @@ def _supervised(of: MeasuredRun) -> nn.Module:
 # of a run: its own, the one it started from, and that one trained on the domains of the same images
 ENCODERS: Mapping[str, Callable[[MeasuredRun], nn.Module]] = {
     "trained": lambda of: of.encoder,
-    "untrained": _untrained,
+    "untrained": lambda of: Baseline("untrained", of.config, outside(of.config.model.encoder))(
+        of.images("train")
+    ).eval(),
     "supervised": _supervised,
 }
 

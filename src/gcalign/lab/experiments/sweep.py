@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Job, Scale
-from gcalign.lab.experiments.watch import watching
+from gcalign.lab.experiments.watch import SweepProgress
 from gcalign.lab.words import quoted
 
 if TYPE_CHECKING:
@@ -43,14 +43,9 @@ def command(job: Job, runs: str) -> str:
 
 def config_of(job: Job, runs: str) -> Config:
     """Of a job's words."""
-    return _configured((*job.words, f"seed={job.seed}", "logger=none", f"runs={runs}"))
-
-
-@functools.lru_cache(maxsize=4096)
-def _configured(words: tuple[str, ...]) -> Config:
     from gcalign.lab.training.config import configured
 
-    return configured(words)
+    return configured((*job.words, f"seed={job.seed}", "logger=none", f"runs={runs}"))
 
 
 def run_of(job: Job, runs: str) -> Run:
@@ -194,7 +189,7 @@ def sweep(
     workers: int | None = None,
     title: str = "",
     work: Do = do,
-    after: Callable[[Job], None] | None = None,
+    after: Callable[[Job], object] | None = None,
 ) -> list[Failure]:
     """Does every job that is not finished, and calls `after` with each that ends well; returns those that failed."""
     waiting = deque(job for job in jobs if not finished(job, scale, runs))
@@ -205,7 +200,7 @@ def sweep(
     threads = max(1, cores() // number)
     failures: list[Failure] = []
     running: dict[Future[bool], Worker] = {}
-    with watching(title, len(jobs), len(jobs) - len(waiting), number) as watch, _terminable():
+    with SweepProgress(title, len(jobs), len(jobs) - len(waiting), number) as watch, _terminable():
         idle = [Worker(threads, gpus[k % len(gpus)] if gpus else None) for k in range(number)]
         try:
             not_before = 0.0  # when busy runs are worth another look

@@ -11,7 +11,7 @@ from gcalign.lab.experiments import columns as printed
 from gcalign.lab.experiments.columns import Column
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Draw
-from gcalign.lab.experiments.sheets import Sheet, marked, points, signed
+from gcalign.lab.experiments.sheets import Sheet, marked, percent, points, signed
 from gcalign.lab.experiments.statistics import Difference, Seeded, by_seed, difference, minus, spread
 from gcalign.lab.paper import METHODS, NAMES
 
@@ -67,8 +67,7 @@ def _ranked(values: Mapping[str, Seeded], seeds: int) -> dict[str, str]:
     best, second, *_ = [*sorted(set(printed.values()), reverse=True), math.nan, math.nan]
     cells = {}
     for m, s in spreads.items():
-        text = f"{printed[m]:.2f}" if s.std is None else f"{printed[m]:.2f} ± {100 * s.std:.2f}"
-        text += f" (n = {s.n})" if s.n < seeds else ""
+        text = percent(s) + (f" (n = {s.n})" if s.n < seeds else "")
         cells[m] = marked(text, "best" if printed[m] == best else "second" if printed[m] == second else "")
     return cells
 
@@ -169,7 +168,8 @@ def table_methods(records: Sequence[Record], folder: Path) -> list[Path]:
 def flops(records: Sequence[Record], folder: Path) -> list[Path]:
     """Counted operations of each loss beside the paper's three figures."""
     parts = ("matmul", "elementwise", "total")
-    counts = {m: {p: _only(by_seed(records, "mflops", method=m, part=p)) for p in parts} for m in METHODS}
+    found = {m: {p: by_seed(records, "mflops", method=m, part=p) for p in parts} for m in METHODS}
+    counts = {m: {p: by[p].mean if by[p] else None for p in parts} for m, by in found.items()}
     counted = {m: by for m, by in counts.items() if any(x is not None for x in by.values())}
     if not counted:
         raise ValueError("flops has no records to show; `gcalign reproduce flops` makes some")
@@ -189,7 +189,3 @@ def flops(records: Sequence[Record], folder: Path) -> list[Path]:
     ]
     notes += [f"Settings: {'; '.join(f'{k}: {v}' for k, v in sorted(about.items()))}."] if about else []
     return Sheet("flops", header, rows, notes).write(folder)
-
-
-def _only(values: Seeded) -> float | None:
-    return next(iter(values.values()), None)

@@ -79,10 +79,11 @@ class EmpiricalClaim:
             return Verdict("not measured", " ".join([f"`{command}`", *(f"({how})" for how in so_far)]))
 
 
-def both(c: Comparison, unit: float = 100, digits: int = 2, of: str = " points") -> str:
-    """The contrast with its pooled interval, then that of its own seeds; one seed has neither."""
-    told = f"{points(c.pooled.interval(), unit, digits)}{of}"
-    return told + (f"; paired {bracket(points(c.paired.interval(), unit, digits))}" if c.paired.df else "")
+def both(c: Comparison, unit: float = 100, digits: int = 2, of: str = " points", *, first: str = "pooled") -> str:
+    """The contrast with the interval that decides, then with the other one; one seed has neither."""
+    other = "paired" if first == "pooled" else "pooled"
+    one, two = (points(getattr(c, which).interval(), unit, digits) for which in (first, other))
+    return f"{one}{of}" + (f"; {other} {bracket(two)}" if "[" in two else "")
 
 
 def bracket(told: str) -> str:

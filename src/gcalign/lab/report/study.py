@@ -164,7 +164,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Result:
+class DrawnResult:
     """A table or figure that was drawn from a result file, with its numbers in words."""
 
     name: str
@@ -182,7 +182,7 @@ class Study:
     runs: Grid
     facts: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    results: list[DrawnResult] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     pairings: list[Pairing] = field(default_factory=list)
     shown: list[Shown] = field(default_factory=list)
@@ -242,15 +242,11 @@ def _data(study: Study, colours: Mapping[str, int]) -> dict[str, Any]:
         for name, plane in study.planes.items()
     ]
     batches = [
-        {"about": s.about, "views": s.views, "steps": [_step(step, place) for step in s.steps]} for s in study.seen
+        vars(s) | {"steps": [vars(step) | {"sprite": place(step.sprite)} for step in s.steps]} for s in study.seen
     ]
     pictures = [{"url": s.url, "columns": s.columns, "rows": s.rows} for s in sprites]
     found = {"samples": samples, "pairings": pairings, "shown": shown, "planes": planes, "seen": batches}
     return {"sprites": pictures, **found}
-
-
-def _step(step: Step, place: Any) -> dict[str, Any]:
-    return vars(step) | {"sprite": place(step.sprite)}
 
 
 def _pairing(p: Pairing, sample: Sample, place: Any) -> dict[str, Any]:
@@ -280,7 +276,7 @@ def _shown(run: Shown) -> dict[str, Any]:
         "iterations": run.iterations,
         "mode": run.mode,
         "lam": relaxed[0] if relaxed else None,
-        "curves": {name: {"x": list(x), "y": [_rounded(v) for v in y]} for name, (x, y) in run.curves.items()},
+        "curves": {name: {"x": list(x), "y": [float(f"{v:.5g}") for v in y]} for name, (x, y) in run.curves.items()},
         "pairing": None,
         "goal": run.goal and vars(run.goal),
         "seen": run.seen,
@@ -298,10 +294,6 @@ def _audit(a: Audit | None) -> dict[str, Any] | None:
     each = {"ranking": whole(a.ranking), "other": whole(a.other), "probability": halves(a.probability)}
     expected = {"share": a.share, "auroc": a.auroc if math.isfinite(a.auroc) else None, "flagged": int(a.flagged.sum())}
     return each | {"eps": a.settings["eps"]} | expected
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 def _list(values: Tensor | None) -> list[int] | None:

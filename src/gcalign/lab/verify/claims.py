@@ -1,22 +1,28 @@
-"""What a claim is: two sides and a relation between them, as a function of one random draw."""
+"""What a claim is: two sides and a relation between them, as a function of one random draw; and how it is checked."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import shlex
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from gcalign.errors import one_of
+from gcalign.errors import count, one_of
+from gcalign.lab.terminal import Progress
+from gcalign.lab.timing import threads
 from gcalign.public import method
 
 Relation = Literal["=", "≤"]
 Word = Literal["holds", "holds as a bound", "holds after correction", "fails"]
 T = TypeVar("T")
+THREADS = 1  # the matrices are too small to share, and sums come out the same on every machine
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,6 @@ class RandomBatch:
 
     z1: Tensor
     z2: Tensor
-    noise: float
     eps: float
 
     @property
@@ -45,10 +50,6 @@ class RandomBatch:
         """−(1 − cos)/ε (def:gibbs)."""
         return self.scores - 1 / self.eps
 
-    @property
-    def numbers(self) -> dict[str, float]:
-        return {"B": len(self.z1), "D": self.z1.shape[1], "noise": self.noise, "eps": self.eps}
-
 
 def loss(name: str, batch: RandomBatch, **options: Any) -> float:
     """What the library makes of a batch."""
@@ -60,6 +61,7 @@ class Draw:
 
     def __init__(self, seed: int, case: int) -> None:
         self.case = case
+        self.numbers: dict[str, float] = {}  # of the batch, once there is one
         digest = hashlib.sha256(f"{seed}/{case}".encode()).digest()
         self.generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
 
@@ -84,16 +86,19 @@ class Draw:
         """From pairs that are all but equal to pairs that are no pairs."""
         b, d, noise = self.one_of(*sizes), self.one_of(*dims), self.one_of(0.1, 0.5, 2.0)
         z1 = self.normal(b, d)
-        return RandomBatch(z1, z1 + noise * self.normal(b, d), noise, self.log_uniform(*eps))
+        z2 = z1 + noise * self.normal(b, d)
+        batch = RandomBatch(z1, z2, self.log_uniform(*eps))
+        self.numbers = {"B": b, "D": d, "noise": noise, "eps": batch.eps}
+        return batch
 
 
 @dataclass(frozen=True)
 class Case:
-    """Both sides in one case, and the numbers that go with them; differences are in units of `scale`."""
+    """Both sides in one case, and the numbers beside the batch's own; differences are in units of `scale`."""
 
     left: float
     right: float
-    numbers: Mapping[str, float | str]
+    numbers: Mapping[str, float | str] = field(default_factory=dict)
     scale: float | None = None
 
 
@@ -111,10 +116,10 @@ class Claim:
     right: str
     tell: str
     check: Callable[[Draw], Case]
-    unit: str
-    cases: int | None  # None: as many as asked for
-    holds: Word  # what is said where no case violates it: a bound, or a corrected form, is less than the paper says
-    tolerance: float
+    unit: str = "batches"
+    cases: int | None = None  # as many as asked for
+    holds: Word = "holds"  # where no case violates it: a bound, or a corrected form, is less than the paper says
+    tolerance: float = 1e-12
 
     def excess(self, case: Case) -> float:
         """By how much the relation is missed, relative to the size of the sides."""
@@ -127,21 +132,13 @@ _CLAIMS: dict[str, Claim] = {}
 
 
 def claim(
-    label: str,
-    words: str,
-    *,
-    sides: tuple[str, Relation, str],
-    tell: str,
-    unit: str = "batches",
-    cases: int | None = None,
-    holds: Word = "holds",
-    tolerance: float = 1e-12,
+    label: str, words: str, *, sides: tuple[str, Relation, str], tell: str, **more: Any
 ) -> Callable[[Callable[[Draw], Case]], Callable[[Draw], Case]]:
-    """Register a function of one draw as a claim of the paper."""
+    """Register a function of one draw as a claim of the paper; `more` are the last fields of `Claim`."""
 
     def add(check: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
         assert label not in _CLAIMS, label
-        _CLAIMS[label] = Claim(label, words, *sides, tell, check, unit, cases, holds, tolerance)
+        _CLAIMS[label] = Claim(label, words, *sides, tell, check, **more)
         return check
 
     return add
@@ -155,3 +152,83 @@ def labels() -> tuple[str, ...]:
 def named(label: str) -> Claim:
     """The claim with that label; an unknown one gets a suggestion."""
     return _CLAIMS[one_of("--only", label, _CLAIMS)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Both sides of a claim in one case; it is violated where `excess` passes the claim's tolerance."""
+
+    case: int
+    left: float
+    right: float
+    excess: float
+    violated: bool
+    numbers: Mapping[str, float | str]
+
+
+@dataclass(frozen=True)
+class ClaimCheck:
+    """What is true of a claim, and why; `replay` prints the worst case again."""
+
+    label: str
+    claim: str
+    verdict: Word
+    cases: int
+    violations: int
+    worst: Outcome
+    evidence: str
+    replay: str
+
+
+def run(only: Sequence[str] = (), *, seed: int = 0, cases: int = 200) -> list[ClaimCheck]:
+    """Check the claims named (all of them by default), with a progress bar in a terminal."""
+    count("--cases", cases, "200 take about 40 s")
+    chosen = [named(label) for label in dict.fromkeys(only or labels())]
+    tasks = [(claim, case) for claim in chosen for case in range(claim.cases or cases)]
+    outcomes: dict[str, list[Outcome]] = {claim.label: [] for claim in chosen}
+    with threads(THREADS), Progress() as progress:
+        for claim, case in progress.over(tasks, lambda task: task[0].label):
+            outcomes[claim.label].append(_outcome(claim, seed, case))
+    return [_verdict(claim, seed, outcomes[claim.label]) for claim in chosen]
+
+
+def replay(label: str, *, seed: int, case: int) -> Outcome:
+    """One case of one claim, the same as in any run with that seed."""
+    claim = named(label)
+    count("--case", case, "the evidence of a verdict names one", least=0)
+    if claim.cases is not None and case >= claim.cases:
+        raise ValueError(f"--case={case} must be below {claim.cases} for {label}, which has that many {claim.unit}")
+    with threads(THREADS):
+        return _outcome(claim, seed, case)
+
+
+def _outcome(claim: Claim, seed: int, case: int) -> Outcome:
+    draw = Draw(seed, case)
+    found = claim.check(draw)
+    excess = claim.excess(found)
+    # not "excess > tolerance": a NaN is a violation
+    violated = not excess <= claim.tolerance * (1 + 1e-9)
+    return Outcome(case, found.left, found.right, excess, violated, {**draw.numbers, **found.numbers})
+
+
+def _verdict(claim: Claim, seed: int, outcomes: Sequence[Outcome]) -> ClaimCheck:
+    violations = sum(o.violated for o in outcomes)
+    worst = max(outcomes, key=lambda o: (o.violated, o.excess))
+    command = f"gcalign verify --only {shlex.quote(claim.label)} --seed {seed} --case {worst.case}"
+    told = claim.tell.format(**_aggregates(outcomes))
+    evidence = f"violated in {violations} of {len(outcomes)} {claim.unit}; {told}"
+    word = claim.holds
+    if violations:
+        word, evidence = "fails", f"{evidence}; replay: {command}"
+    return ClaimCheck(claim.label, claim.words, word, len(outcomes), violations, worst, evidence, command)
+
+
+def _aggregates(outcomes: Sequence[Outcome]) -> dict[str, SimpleNamespace]:
+    over: dict[str, Callable[[Sequence[float]], float]] = {"worst": max, "median": statistics.median, "total": sum}
+    columns = {"excess": [o.excess for o in outcomes]}
+    for name in outcomes[0].numbers:
+        columns[name] = [x for o in outcomes if isinstance(x := o.numbers[name], (int, float))]
+    return {
+        key: SimpleNamespace(**{name: f(column) for name, column in columns.items() if column})
+        for key, f in over.items()
+    }

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gcalign.lab import terminal
 from gcalign.lab.files import to_json_file, writable
 from gcalign.lab.terminal import fitting
-from gcalign.lab.verify.claims import Claim, named
-from gcalign.lab.verify.runner import ClaimCheck, Outcome, planned, replay, run
+from gcalign.lab.verify.claims import Claim, ClaimCheck, Outcome, named, replay, run
 
 _STYLE = {"holds": "green", "holds as a bound": "yellow", "holds after correction": "yellow", "fails": "bold red"}
 _WIDTH = 140  # where the output is no terminal and has no width of its own
@@ -29,7 +26,7 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
         writable("--json", str(to_json))
     payload: dict[str, Any] = {"gcalign": version("gcalign"), "seed": seed}
     if case is None:
-        verdicts = _run(only, seed, cases)
+        verdicts = run(only, seed=seed, cases=cases)
         payload["verdicts"] = [asdict(v) for v in verdicts]
         shown: list[RenderableType] = [_table(verdicts)]
     else:
@@ -44,18 +41,6 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
         return
     console = terminal.console(_WIDTH)
     console.print(*(fitting(x, console) if isinstance(x, Table) else x for x in shown), sep="\n")
-
-
-def _run(only: Sequence[str], seed: int, cases: int) -> list[ClaimCheck]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("", total=planned(only, cases))
-
-        def advance(label: str) -> None:
-            progress.update(task, advance=1, description=label)
-
-        return run(only, seed=seed, cases=cases, advance=advance)
 
 
 def _table(verdicts: Sequence[ClaimCheck]) -> Table:

@@ -30,7 +30,7 @@ def rince(draw: Draw) -> Case:
     kernel = loss("rince", batch, eps=batch.eps, q=q, lam=lam) * math.exp(q / batch.eps)
     scale = float(spread + kept)  # the loss is their difference, and may vanish
     numbers = {"q": q, "lam": lam, "score": abs(left - score) / scale, "kernel": abs(left - kernel) / scale}
-    return Case(left, max(score, kernel, key=lambda x: abs(left - x)), {**batch.numbers, **numbers}, scale)
+    return Case(left, max(score, kernel, key=lambda x: abs(left - x)), numbers, scale)
 
 
 @claim(
@@ -50,7 +50,7 @@ def rince_as_printed(draw: Draw) -> Case:
     left = float(((lam * k.sum(1)) ** q).mean() - (k.diagonal() ** q).mean()) / q
     scale = float(kept + spread / q)
     numbers = {"q": q, "lam": lam, "appendix": abs(left - float(spread / q - kept)) / scale}
-    return Case(left, float(spread - kept), {**batch.numbers, **numbers}, scale)
+    return Case(left, float(spread - kept), numbers, scale)
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,20 @@ def _wasserstein(cost: Tensor, mu: Tensor, nu: Tensor) -> _Bracket:
 def w1_bound(draw: Draw) -> Case:
     """The appendix's expectation: positives from π, the B pairs, and B − 1 negatives from μ⊗ν, all B² of them."""
     batch = draw.batch((2, 3, 5, 6), (1, 2, 8), eps=(0.1, 5.0))
-    b, (x, y) = len(batch.z1), batch.pair
+    b = len(batch.z1)
     lam = draw.uniform(1.0, 1.2) / b  # just above 1/B, where the bound is tightest
     e = batch.scores.exp()
     positives, everyone = float(e.diagonal().mean()), float(e.mean())
     left = (1 - lam) * positives - lam * (b - 1) * everyone
-    to_x, to_y = torch.cdist(x, x), torch.cdist(y, y)
-    cost = (to_x[:, :, None] + to_y[:, None, :]).reshape(b, b * b)
     uniform = torch.ones(b * b, dtype=torch.float64)
-    w1 = _wasserstein(cost, uniform[:b] / b, uniform / b**2)
+    w1 = _wasserstein(_pair_distances(batch), uniform[:b] / b, uniform / b**2)
     constant = (1 - lam) * math.exp(1 / batch.eps) / batch.eps
     undecided = left > constant * w1.dual
     own = -loss("rince", batch, eps=batch.eps, q=1.0, lam=lam, scale="score")
     right = constant * (w1.primal if undecided else w1.dual)
     numbers = {"lam": lam, "w1_at_least": w1.dual, "w1_at_most": w1.primal, "ratio": left / right if right > 0 else 0.0}
     counts = {"undecided": float(undecided), "batch": own, "batch_exceeds": float(own > constant * w1.primal + 1e-12)}
-    return Case(left, right, {**batch.numbers, **numbers, **counts})
+    return Case(left, right, numbers | counts)
 
 
 @claim(
@@ -120,22 +118,26 @@ def w1_orders(draw: Draw) -> Case:
     batch = draw.batch((3, 4, 5), (2, 8), eps=(0.1, 1.0))
     lam = draw.one_of(0.01, 0.1, 0.5)
     noise = draw.uniform(0.1, 2.0)
-    other = RandomBatch(batch.z1, batch.z1 + noise * draw.normal(*batch.z1.shape), noise, batch.eps)
+    other = RandomBatch(batch.z1, batch.z1 + noise * draw.normal(*batch.z1.shape), batch.eps)
     change = loss("rince", batch, eps=batch.eps, q=1.0, lam=lam) - loss("rince", other, eps=batch.eps, q=1.0, lam=lam)
     one, two = (_plan_distance(b) for b in (batch, other))
     # the smallest change that both brackets allow, 0 where they overlap
     moved = max(one.dual - two.primal, 0.0) - max(two.dual - one.primal, 0.0)
     numbers = {"lam": lam, "rince": change, "w1": moved, "undecided": float(moved == 0)}
-    return Case(-change * moved, 0.0, {**batch.numbers, **numbers}, scale=abs(change * moved) or 1.0)
+    return Case(-change * moved, 0.0, numbers, scale=abs(change * moved) or 1.0)
+
+
+def _pair_distances(batch: RandomBatch) -> Tensor:  # [B, B²]
+    """The metric of app:wdm, from each pair (i, i) to every pair (j, k)."""
+    to_x, to_y = (torch.cdist(z, z) for z in batch.pair)
+    return (to_x[:, :, None] + to_y[:, None, :]).flatten(1)
 
 
 def _plan_distance(batch: RandomBatch) -> _Bracket:
     """W₁ between I/B and P⁽¹⁾/B on pairs of points, with the metric of app:wdm."""
-    b, (x, y) = len(batch.z1), batch.pair
+    b = len(batch.z1)
     *_, row = projections(batch.log_k, 1)
-    to_x, to_y = torch.cdist(x, x), torch.cdist(y, y)
-    cost = (to_x[:, :, None] + to_y[:, None, :]).reshape(b, b * b)  # from pair (i, i) to pair (j, k)
-    return _wasserstein(cost, torch.full((b,), 1 / b, dtype=torch.float64), row.p.flatten() / b)
+    return _wasserstein(_pair_distances(batch), torch.full((b,), 1 / b, dtype=torch.float64), row.p.flatten() / b)
 
 
 @claim(
@@ -177,4 +179,4 @@ def rince_symmetry(draw: Draw) -> Case:
     (slope,) = torch.autograd.grad(rince, s)
     weights = slope / s.detach().exp()  # of eˢ, which is its own derivative
     numbers = {"lam": lam, "half": float(lam == 0.5), "unbounded": float(1 / batch.eps > math.log(len(s)))}
-    return Case(-float(weights[0, 0]), float(weights[0, 1]), {**batch.numbers, **numbers})
+    return Case(-float(weights[0, 0]), float(weights[0, 1]), numbers)

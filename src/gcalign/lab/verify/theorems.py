@@ -22,7 +22,7 @@ PROJECTIONS = 100
 def info_nce(draw: Draw) -> Case:
     batch = draw.batch()
     left = float(-batch.scores.log_softmax(1).diagonal().mean())
-    return Case(left, loss("ince", batch, eps=batch.eps), batch.numbers)
+    return Case(left, loss("ince", batch, eps=batch.eps))
 
 
 @claim(
@@ -43,7 +43,7 @@ def byol(draw: Draw) -> Case:
         "unsquared": abs(float(distance.mean()) - left),
         "mass": abs(float(kernel.sum()) / len(x) - 1),
     }
-    return Case(left, right, {**batch.numbers, **numbers})
+    return Case(left, right, numbers)
 
 
 @claim(
@@ -62,7 +62,7 @@ def lowest(draw: Draw) -> Case:
         residual = max(residual, abs(fall - moved) / max(1.0, before.kl))
         worst = max(worst, (-fall / max(1.0, before.kl), after.kl, before.kl))
     numbers = {"projections": len(steps) - 1, "pythagoras": residual, "first": steps[1].kl, "last": steps[-1].kl}
-    return Case(worst[1], worst[2], {**batch.numbers, **numbers})
+    return Case(worst[1], worst[2], numbers)
 
 
 @claim(
@@ -87,7 +87,7 @@ def gca_rince(draw: Draw) -> Case:
     scale = float(lam * k.sum(1).mean() + k.diagonal().mean())
     counts = {"gauged": float((gauged - right) / scale > 1e-12), "falls": float(v.min() < 1)}
     numbers = {"lam": lam, "t": t, **counts}
-    return Case(left, right, {**batch.numbers, **numbers}, scale)
+    return Case(left, right, numbers, scale)
 
 
 @claim(
@@ -103,4 +103,4 @@ def uniformity(draw: Draw) -> Case:
     for before, after in pairwise(steps):
         worst = max(worst, ((before.dual - after.dual) / max(1.0, abs(after.dual)), before.dual, after.dual))
     numbers = {"steps": len(steps) - 1}
-    return Case(batch.eps * worst[1], batch.eps * worst[2], {**batch.numbers, **numbers})
+    return Case(batch.eps * worst[1], batch.eps * worst[2], numbers)

@@ -104,4 +104,4 @@ def closed_form(draw: Draw) -> Case:
         p = p * (-slope / total).exp()
     found, said = (_relaxed(plan, cost, r, c, weights) for plan in (p, closed))
     numbers = {"lambda1": weights[0], "lambda2": weights[1], "closed": said, "found": found}
-    return Case(said, found, {**batch.numbers, **numbers})
+    return Case(said, found, numbers)

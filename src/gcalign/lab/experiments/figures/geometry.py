@@ -7,21 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments.figures.style import (
-    DOUBLE,
-    INK,
-    SETTINGS,
-    THIN,
-    BySeed,
-    about,
-    cells,
-    letter,
-    look,
-    needed,
-    ordered,
-    page,
-)
+from gcalign.lab.experiments.figures.style import DOUBLE, INK, SETTINGS, THIN, letter, look, needed, ordered, page
 from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.statistics import BySeed, cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,13 +69,13 @@ def _bars(seen: _Seen, folder: Path) -> list[Path]:
             axes.tick_params(axis="x", length=0)
             axes.grid(visible=False, axis="x")
             letter(axes, row, ON.get(where, where))
-        made.legend(order=[look(method).name for method in seen.methods])
+        made.legend(seen.methods)
         note = (
             "Alignment (above the line): mean squared distance of two views. Uniformity (below, on its own scale): log "
             "mean Gaussian potential of different images. Lower is better for both: short bars above, long bars below. "
             "Bars are in the legend's order."
         )
-        made.caption(about(seen.records, note, spread=STD))
+        made.caption(seen.records, note, spread=STD)
     return made.paths
 
 
@@ -134,8 +122,8 @@ def _plane(seen: _Seen, folder: Path) -> list[Path]:
             grid[row][0].set_ylabel(f"{ON.get(where, where)}\nuniformity (← better)")
         for axes in grid[-1]:
             axes.set_xlabel("alignment (← better)")
-        made.legend(order=[look(method).name for method in seen.methods])
-        made.caption(about(seen.records, "Lower is better for both.", spread=f"bars: {STD}"))
+        made.legend(seen.methods)
+        made.caption(seen.records, "Lower is better for both.", spread=f"bars: {STD}")
     return made.paths
 
 
@@ -161,11 +149,12 @@ def fig_prox(records: Sequence[Record], folder: Path) -> list[Path]:
         _fall(fall, steps)
         letter(fall, 3, "each projection lowers the loss")
         made.caption(
+            [],
             f"A: h(x, y) = x² + y² on |x|, |y| ≤ {SIDE}; the paper puts prox(v₂) at {PAPER_PROX}, which is on the "
             "surface but not nearest. B: prox of h(x) = x² at v = 2. C, D: a 2 × 2 kernel "
             f"K = exp(−C/ε), ε = {EPS:g}, of two images on a circle; every point is computed by gcalign.solve. "
             "InfoNCE stops after the first row projection, GCA-INCE goes on to the limit, and a relaxation λ (UOT) "
-            "lies on the curve between K and that limit."
+            "lies on the curve between K and that limit.",
         )
     return made.paths
 

@@ -7,13 +7,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcalign.lab.experiments.figures.style import DOUBLE, about, cells, letter, look, needed, ordered, page
+from gcalign.lab.experiments.figures.style import DOUBLE, letter, look, needed, ordered, page
 from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.statistics import cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = ("ince", "gca-ince", "gca-rince", "gca-uot")
 LEAST, MOST = 1e-4, 1.0  # mass of a pair, in fig-epsilon's colours
 
 
@@ -42,7 +42,7 @@ def fig_plans(records: Sequence[Record], folder: Path) -> list[Path]:
         bar = made.figure.colorbar(image, ax=panels, aspect=18, pad=0.01, shrink=0.9, extend="both")
         bar.set_label("−log P (nat)")
         n = len(tables[methods[0]])
-        made.caption(about(records, f"Plans between two views of {n} images, sorted by class. Dark: much mass."))
+        made.caption(records, f"Plans between two views of {n} images, sorted by class. Dark: much mass.")
     return made.paths
 
 
@@ -103,5 +103,5 @@ def fig_epsilon(records: Sequence[Record], folder: Path) -> list[Path]:
         bar = made.figure.colorbar(image, ax=grid, aspect=24, pad=0.01, shrink=0.8, extend="both")
         bar.set_label("mass of a pair, P")
         note = "Plans of one encoder on one batch. Diagonal: mean share of a row's mass on its own pair."
-        made.caption(about(records, note))
+        made.caption(records, note)
     return made.paths

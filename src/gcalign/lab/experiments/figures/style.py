@@ -7,18 +7,19 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab import files
-from gcalign.lab.experiments import statistics
 from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.statistics import BySeed, gains
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SINGLE, DOUBLE = 3.4, 7.0  # inches: one column and two
+DOUBLE = 7.0  # inches: two columns
 INTERVAL = "bars: 95 % interval (Student's t) of the mean over seeds"
 INK, GUIDE = "0.25", "0.9"
 THIN: dict[str, Any] = {"ecolor": INK, "elinewidth": 0.6, "capsize": 1.2, "capthick": 0.6}  # error bars on bars
@@ -119,52 +120,6 @@ def ordered(found: Iterable[str], known: Iterable[str] = LOOKS) -> list[str]:
     return sorted(set(found), key=lambda name: (places.get(name, len(places)), name))
 
 
-@dataclass(frozen=True)
-class BySeed:
-    """One number for each seed."""
-
-    by_seed: statistics.Seeded
-
-    @property
-    def mean(self) -> float:
-        return statistics.mean(self.by_seed)
-
-    @property
-    def std(self) -> float:
-        """Over seeds; 0 for a single one, which has none."""
-        return statistics.spread(self.by_seed.values()).std or 0.0
-
-    def minus(self, other: BySeed) -> BySeed:
-        """Differences of the seeds both have."""
-        return BySeed(statistics.minus(self.by_seed, other.by_seed))
-
-    @property
-    def half_interval(self) -> float:
-        """Half of the mean's 95 % interval; 0 for a single seed, which has none."""
-        found = statistics.interval(self.by_seed.values())
-        return found.high - found.mean if found and found.n > 1 else 0.0
-
-
-Key = tuple[Any, ...]
-
-
-def cells(records: Iterable[Record], measure: str, *labels: str, unit: float = 1.0) -> dict[Key, BySeed]:
-    """The measure by its labels, sorted; records without one of them are left out. `unit` multiplies."""
-    found: dict[Key, dict[int | None, float]] = {}
-    for r in records:
-        if r.measure != measure or r.value is None or any(name not in r.labels for name in labels):
-            continue
-        key = tuple(r.labels[name] for name in labels)
-        seeds = found.setdefault(key, {})
-        if r.seed in seeds:
-            raise ValueError(
-                f"{r.experiment} has {measure} of {r.labels} with seed {r.seed} twice; one drawing shows one data set "
-                "and one result for each seed: delete one or draw them apart"
-            )
-        seeds[r.seed] = unit * r.value
-    return {key: BySeed(found[key]) for key in sorted(found, key=lambda key: tuple((str(type(x)), x) for x in key))}
-
-
 def accuracy_of(records: Sequence[Record], name: str) -> str:
     """The protocol the records' accuracies are of."""
     measures = {r.measure for r in records if r.value is not None}
@@ -179,21 +134,6 @@ def needed(found: Any, name: str, what: str) -> Any:
     return found
 
 
-def about(records: Sequence[Record], *sentences: str, spread: str | None = None, seeds: bool = True) -> str:
-    """A caption: the sentences, then data, scale, seeds and what the spread shows."""
-    data = [DATA.get(d, d) for d in ordered({str(r.labels["data"]) for r in records if "data" in r.labels}, DATA)]
-    scales = sorted({r.scale for r in records})
-    drawn = {r.seed for r in records if r.seed is not None} if seeds else set()
-    facts = [", ".join(data)] if data else []
-    facts += [f"{', '.join(scales)} scale"] if scales else []
-    if drawn:
-        facts.append(f"{len(drawn)} seeds" if len(drawn) > 1 else "one seed, no spread")
-    if spread and len(drawn) > 1:
-        facts.append(spread)
-    last = "; ".join(facts)
-    return " ".join([*sentences, last[:1].upper() + last[1:] + "." if facts else ""]).strip()
-
-
 @dataclass
 class Page:
     """A figure being drawn and, afterwards, its files."""
@@ -201,17 +141,31 @@ class Page:
     figure: Figure
     paths: list[Path] = field(default_factory=list)
 
-    def caption(self, text: str) -> None:
+    def caption(
+        self, records: Sequence[Record], *sentences: str, spread: str | None = None, seeds: bool = True
+    ) -> None:
+        """The sentences, then data, scale, seeds and what the spread shows."""
+        data = [DATA.get(d, d) for d in ordered({str(r.labels["data"]) for r in records if "data" in r.labels}, DATA)]
+        scales = sorted({r.scale for r in records})
+        drawn = {r.seed for r in records if r.seed is not None} if seeds else set()
+        facts = [", ".join(data)] if data else []
+        facts += [f"{', '.join(scales)} scale"] if scales else []
+        if drawn:
+            facts.append(f"{len(drawn)} seeds" if len(drawn) > 1 else "one seed, no spread")
+        if spread and len(drawn) > 1:
+            facts.append(spread)
+        last = "; ".join(facts)
+        text = " ".join([*sentences, last[:1].upper() + last[1:] + "." if facts else ""]).strip()
         width, _ = self.figure.get_size_inches()
         filled = textwrap.fill(text, int(22.5 * width))
         self.figure.supxlabel(filled, x=0.01, ha="left", fontsize=6.3, color=INK, linespacing=1.35)
 
     def legend(self, order: Iterable[str]) -> None:
-        """Above the panels, each name once."""
+        """Above the panels, each name once; methods by their names."""
         named: dict[str, Any] = {}
         for axes in self.figure.axes:
             named |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        names = [name for name in order if name in named]
+        names = [name for name in (look(entry).name for entry in order) if name in named]
         self.figure.legend(
             [named[name] for name in names],
             names,
@@ -255,9 +209,36 @@ def bars(
     axes.errorbar(list(x), [cell.mean for cell in shown], half if any(half) else None, label=name or None, **how)
 
 
-def letter(axes: Axes, k: int, title: str) -> None:
-    """A panel's title behind its bold letter."""
-    axes.set_title(rf"$\bf{{{chr(ord('A') + k)}}}$  {title}")
+def side_by_side(
+    axes: Axes, found: Mapping[tuple[str, float], BySeed], methods: Sequence[str], shift: float, *, std: bool = False
+) -> None:
+    """A line for each method over shares of the pairs in %, moved by `shift` from method to method."""
+    for k, method in enumerate(methods):
+        mine = {100 * share: cell for (name, share), cell in found.items() if name == method}
+        if mine:
+            x = (share + shift * (k - (len(methods) - 1) / 2) for share in mine)
+            bars(axes, x, mine.values(), look(method).line, look(method).name, std=std, capthick=0.7)
+
+
+def of(found: Mapping[tuple[Any, Any], BySeed], first: Any) -> dict[Any, BySeed]:
+    """Cells whose first label is that, by the second."""
+    return {key[1]: cell for key, cell in found.items() if key[0] == first}
+
+
+def less(found: Mapping[tuple[str, Any], BySeed], base: str) -> dict[tuple[str, Any], BySeed]:
+    """Differences to `base` in the same place, over the seeds that both have."""
+    others = dict.fromkeys(method for method, _ in found if method != base)
+    return {(m, at): gain for m in others for at, gain in gains(of(found, m), of(found, base)).items()}
+
+
+def gap_between(values: Sequence[float]) -> float:
+    """The smallest gap between neighbours."""
+    return min((b - a for a, b in pairwise(values)), default=0.1)
+
+
+def letter(axes: Axes, k: int, title: str, **labels: Any) -> None:
+    """A panel's title behind its bold letter, and the labels of its axes."""
+    axes.set(title=rf"$\bf{{{chr(ord('A') + k)}}}$  {title}", **labels)
 
 
 def log_ticks(axes: Axes, values: Sequence[float]) -> None:

@@ -6,23 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcalign.lab.experiments.figures.style import (
-    CLASS,
-    DOMAIN,
-    DOUBLE,
-    INK,
-    INTERVAL,
-    BySeed,
-    Look,
-    about,
-    absent,
-    bars,
-    cells,
-    letter,
-    needed,
-    page,
-)
+from gcalign.lab.experiments.figures import style
+from gcalign.lab.experiments.figures.style import CLASS, DOMAIN, DOUBLE, INK, Look, bars, letter, needed, page
 from gcalign.lab.experiments.records import Record
+from gcalign.lab.experiments.statistics import BySeed, cells, gains
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +29,7 @@ READOUT = (
 
 def fig_targets(records: Sequence[Record], folder: Path) -> list[Path]:
     """Both accuracies against α, one against the other, and paired differences to pairs alone."""
-    found = {m: {key[0]: cell for key, cell in cells(records, m, "alpha", unit=100).items()} for m in MEASURES}
+    found = {m: cells(records, m, "alpha", unit=100) for m in MEASURES}
     lines = {
         (m, which): cell
         for m in MEASURES
@@ -55,28 +42,27 @@ def fig_targets(records: Sequence[Record], folder: Path) -> list[Path]:
         ((first, second), (third, fourth)) = made.figure.subplots(2, 2)
         for k, (axes, measure) in enumerate(((first, "domain"), (second, "across-domains"))):
             _against(axes, alphas, found[measure], MEASURES[measure])
-            for which, style in LINES.items():
+            for which, drawn in LINES.items():
                 if (measure, which) in lines:
-                    _level(axes, lines[measure, which], style)
-            axes.set_ylabel(f"{MEASURES[measure].name} accuracy (%)")
-            letter(axes, k, f"{MEASURES[measure].name} accuracy")
+                    _level(axes, lines[measure, which], drawn)
+            name = f"{MEASURES[measure].name} accuracy"
+            letter(axes, k, name, ylabel=f"{name} (%)")
         _curve(third, found["domain"], found["across-domains"], lines)
         letter(third, 2, "one against the other")
         fourth.axhline(0, color=INK, linewidth=0.8)
         fourth.axhline(LIMIT, color=CLASS.colour, linestyle=":", linewidth=0.8)
         for measure, shift in (("domain", -0.08), ("across-domains", 0.08)):
-            by = found[measure]
-            gains = {a: gain for a in by if a and 0.0 in by and (gain := by[a].minus(by[0.0])).by_seed}
-            _against(fourth, alphas, gains, MEASURES[measure], shift)
-        fourth.set_ylabel("less pairs alone (points)")
-        letter(fourth, 3, "differences, paired by seed")
-        made.legend([DOMAIN.name, CLASS.name, *(style.name for style in LINES.values())])
+            by = {alpha: cell for alpha, cell in found[measure].items() if alpha}
+            alone = dict.fromkeys(by, found[measure].get(0.0, BySeed()))
+            _against(fourth, alphas, gains(by, alone), MEASURES[measure], shift)
+        letter(fourth, 3, "differences, paired by seed", ylabel="less pairs alone (points)")
+        made.legend([DOMAIN.name, CLASS.name, *(drawn.name for drawn in LINES.values())])
         masses = _masses(records, alphas)
         for axes in (first, second, fourth):
             axes.set_xticks(range(len(alphas)), [f"{a:g}\n{masses[a]}" for a in alphas])
             axes.set_xlabel("α (below: mass of a domain; a pair has 1)")
         note = f"GCA-INCE. Target: 1 for views of one image, α within a domain. The mass is α·B/domains. {READOUT}"
-        made.caption(about(records, note, "Dotted in D: a loss of one point.", spread=INTERVAL))
+        made.caption(records, note, "Dotted in D: a loss of one point.", spread=style.INTERVAL)
     return made.paths
 
 
@@ -97,11 +83,11 @@ def _against(
     bars(axes, (alphas.index(alpha) + shift for alpha in found), found.values(), look.line, look.name)
 
 
-def _level(axes: Axes, cell: BySeed, style: Look) -> None:
+def _level(axes: Axes, cell: BySeed, drawn: Look) -> None:
     """A line across, with its interval as a band."""
     half = cell.half_interval
-    axes.axhline(cell.mean, label=style.name, **style.level)
-    axes.axhspan(cell.mean - half, cell.mean + half, color=style.colour, alpha=0.12, linewidth=0)
+    axes.axhline(cell.mean, label=drawn.name, **drawn.level)
+    axes.axhspan(cell.mean - half, cell.mean + half, color=drawn.colour, alpha=0.12, linewidth=0)
 
 
 def _curve(
@@ -113,17 +99,16 @@ def _curve(
     """Class against domain accuracy, from α to α."""
     both = [alpha for alpha in domain if alpha in across]
     if not both:
-        absent(axes, "both accuracies")
+        style.absent(axes, "both accuracies")
         return
     x, y = [domain[a] for a in both], [across[a] for a in both]
     _cross(axes, x, y, Look("α", INK, "o", "-", True))
     for alpha, a, b in zip(both, x, y, strict=True):
         axes.annotate(f"{alpha:g}", (a.mean, b.mean), (3, 3), textcoords="offset points", size=6)
-    for which, style in LINES.items():
+    for which, drawn in LINES.items():
         if ("domain", which) in lines and ("across-domains", which) in lines:
-            _cross(axes, [lines["domain", which]], [lines["across-domains", which]], style)
-    axes.set_xlabel("domain accuracy (%)")
-    axes.set_ylabel("class accuracy (%)")
+            _cross(axes, [lines["domain", which]], [lines["across-domains", which]], drawn)
+    axes.set(xlabel="domain accuracy (%)", ylabel="class accuracy (%)")
 
 
 def _cross(axes: Axes, x: Sequence[BySeed], y: Sequence[BySeed], look: Look) -> None:
@@ -139,15 +124,15 @@ def fig_targets_window(records: Sequence[Record], folder: Path) -> list[Path]:
     with page(folder, "fig-targets-window", DOUBLE, 1.3 + 0.4 * len(settings)) as made:
         panels = made.figure.subplots(1, 2, sharey=True)
         for k, (axes, measure) in enumerate(zip(panels, MEASURES, strict=True)):
-            for which, style in {"untrained": LINES["untrained"], "": PAIRS, "supervised": LINES["supervised"]}.items():
+            for which, drawn in {"untrained": LINES["untrained"], "": PAIRS, "supervised": LINES["supervised"]}.items():
                 name = f"{measure}-{which}" if which else measure
-                by = {key[0]: cell.mean for key, cell in cells(records, name, "setting", unit=100).items()}
+                by = {setting: cell.mean for setting, cell in cells(records, name, "setting", unit=100).items()}
                 places = [settings.index(setting) for setting in by]
-                axes.plot(list(by.values()), places, label=style.name, **style.marks)
-            axes.set_xlabel(f"{MEASURES[measure].name} accuracy (%)")
+                axes.plot(list(by.values()), places, label=drawn.name, **drawn.marks)
             axes.set_ylim(len(settings) - 0.5, -0.5)
-            letter(axes, k, f"{MEASURES[measure].name} accuracy")
+            title = f"{MEASURES[measure].name} accuracy"
+            letter(axes, k, title, xlabel=f"{title} (%)")
         panels[0].set_yticks(range(len(settings)), settings)
         made.legend([LINES["untrained"].name, PAIRS.name, LINES["supervised"].name])
-        made.caption(about(records, f"GCA-INCE, α = 0. {READOUT}"))
+        made.caption(records, f"GCA-INCE, α = 0. {READOUT}")
     return made.paths

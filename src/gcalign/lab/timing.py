@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
 
-Item = TypeVar("Item")
+from gcalign.lab.terminal import Progress
 
 
 @dataclass(frozen=True)
@@ -31,32 +27,6 @@ class Times:
         """What a table and the JSON show of it."""
         least, most = min(self.seconds), max(self.seconds)
         return {"seconds": self.median, "least": least, "most": most, "repeats": len(self.seconds)}
-
-
-class Progress:
-    """One bar for each loop that is running, on standard error; silent where that is no terminal."""
-
-    def __init__(self, *, shown: bool) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bars = Bars(*columns, console=Console(stderr=True), transient=True, disable=not shown)
-
-    def __enter__(self) -> Progress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
-
-    def over(self, items: Sequence[Item], describe: Callable[[Item], str]) -> Iterator[Item]:
-        """The items one by one, each under its description."""
-        task = self._bars.add_task("", total=len(items))
-        try:
-            for item in items:
-                self._bars.update(task, description=describe(item))
-                yield item
-                self._bars.advance(task)
-        finally:
-            self._bars.remove_task(task)
 
 
 def interleaved(
