@@ -417,9 +417,9 @@ def test_weights_of_zero_leave_pairs_of_columns_out_and_others_reach_the_batch()
     weights[64:] = 0
     stream = PairStream(pairs, batch_size=32, epochs=1, seed=0, noise=0.0, weights=weights)
     assert len(stream) == 2
-    seen = torch.cat([stream[step].weights[0] for step in range(2)])
+    seen = torch.cat([stream[step].known["weights"][0] for step in range(2)])
     assert torch.equal(seen.sort().values, weights[:64])
-    assert torch.equal(stream[0].weights[0], stream[0].weights[1])
+    assert torch.equal(*stream[0].known["weights"])
 
 
 @pytest.mark.slow

@@ -229,7 +229,7 @@ def test_the_same_processes_on_other_machines_are_the_same_run():
     [
         (["nodes=0"], "nodes=0 must be at least 1"),
         (["strategy=deepspeed"], "strategy='deepspeed' is unknown; known: auto, ddp, fsdp"),
-        (["strategy=ddp"], "strategy=ddp is for several processes, and devices=1 is one; leave it out"),
+        (["strategy=ddp"], "strategy=ddp is for several processes, and devices=1 is one; drop it"),
         (["sync_batchnorm=true"], "sync_batchnorm=true is for several processes"),
         (["sync_batchnorm=maybe"], "sync_batchnorm='maybe' must be true or false"),
         (["compile=2"], "compile=2 must be true or false"),

@@ -21,7 +21,7 @@ WITHOUT_EXAMPLE = {
 def library_modules() -> list[str]:
     found = [module.name for module in pkgutil.walk_packages(gcalign.__path__, "gcalign.") if ".lab" not in module.name]
     found.remove("gcalign.__main__")  # importing it runs the command
-    return [*found, "gcalign.lab.training.runs", "gcalign.lab.training.ready", "gcalign.lab.estimator"]
+    return [*found, "gcalign.lab.training.load", "gcalign.lab.training.ready", "gcalign.lab.estimator"]
 
 
 def public_objects() -> dict[str, object]:

@@ -20,7 +20,7 @@ from gcalign.cli import main
 from gcalign.lab import files
 from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records, registry, sweep
-from gcalign.lab.training import listing, owner, runs, use
+from gcalign.lab.training import container, listing, owner, use
 from gcalign.lab.training.callbacks import Keeper
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.owner import BusyError, owned
@@ -310,15 +310,14 @@ def test_a_tensorboard_log_continues_where_the_run_does(tmp_path, monkeypatch):
 
 def test_what_is_logged_of_a_step_is_on_disk_before_its_checkpoint(tmp_path, monkeypatch):
     config = config_for(tmp_path, "logger=csv", "log_every=1", "checkpoint_every=1", "knn_every=1")
-    run, seen, honest = Run.of(config), [], runs.save
+    run, seen, honest = Run.of(config), [], container.save_checked
 
-    def saved(path, tensors, metadata):
-        if path == run.checkpoint_file:
-            lines = [r["step"] for r in run.results()]
-            seen.append((int(metadata["step"]), max(lines), int(table(run)[-1]["step"])))
-        honest(path, tensors, metadata)
+    def saved(path, tensors, about):
+        lines = [r["step"] for r in run.results()]
+        seen.append((about["step"], max(lines), int(table(run)[-1]["step"])))
+        honest(path, tensors, about)
 
-    monkeypatch.setattr("gcalign.lab.training.checkpoints.save", saved)
+    monkeypatch.setattr("gcalign.lab.training.checkpoints.save_checked", saved)
     train(config, images=pictures(), quiet=True)
     assert seen == [(step, step, step) for step in range(1, 6)]
     assert [r["step"] for r in run.results() if r["kind"] == "knn"] == [2, 4, 6]

@@ -365,7 +365,7 @@ def test_a_draw_is_even_over_the_classes():
         ({"protocol": "few-shot", "labels": 2}, "must be at least 3"),
         ({"protocol": "few-shot", "shots": 1, "labels": 3}, "give one"),
         ({"protocol": "linear", "lr": 1e38}, "diverged at lr=1e[+]38"),
-        ({"test": torch.zeros(6, 9)}, "extract both with the same encoder"),
+        ({"test": torch.zeros(6, 9)}, "use one encoder for both"),
         ({"train": torch.full((12, 6), torch.nan)}, "not all finite"),
     ],
 )

@@ -216,7 +216,7 @@ def test_a_loaders_worker_that_dies_is_named_and_the_run_continues(tmp_path, mon
 
     monkeypatch.setattr(Keeper, "on_train_batch_end", killed)
     with pytest.raises(
-        ValueError, match=r"stopped at step \d+ of 16: a worker .*is gone .*workers=0.*goes on at step \d+"
+        ValueError, match=r"stopped at step \d+ of 16: a worker .*has ended .*workers=0.*continues at step \d+"
     ):
         train(config, images=faults.images(), quiet=True)
     monkeypatch.setattr(Keeper, "on_train_batch_end", honest)
@@ -276,7 +276,7 @@ def test_a_rank_that_dies_ends_the_run_which_the_same_command_continues(tmp_path
         assert not command_of(other)  # no rank is left behind
         ended = time.monotonic() - begun
         if which == "the other":
-            assert re.search(r"a rank .*is gone.*the same command (goes on|continues) at step \d+", said.read_text())
+            assert re.search(r"a rank .*has ended.*the same command continues at step \d+", said.read_text())
     with ranks(tmp_path / "parts") as (process, said):
         assert process.wait(300) == 0, said.read_text()
     a, b = (next((tmp_path / part).glob("*/weights.safetensors")).read_bytes() for part in ("whole", "parts"))

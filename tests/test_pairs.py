@@ -23,11 +23,12 @@ from gcalign.lab.data.pair_sources import load_pairs
 from gcalign.lab.data.paired import base_emoji, divided
 from gcalign.lab.evaluation.retrieval import Gallery, nearest, ranks_of, recall
 from gcalign.lab.models.modalities import NGrams, hashed
-from gcalign.lab.training import pair_use
+from gcalign.lab.training import use
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.pair_runs import Encoders, pairs_of
-from gcalign.lab.training.pair_stream import PairStream, mismatched
+from gcalign.lab.training.pair_stream import PairStream
 from gcalign.lab.training.runs import Run
+from gcalign.lab.training.stream import exchanged
 from gcalign.lab.training.train import train
 
 SMALL = ("model.width=0.25", "model.hidden=16", "model.out=8", "batch_size=32", "logger=none")
@@ -160,8 +161,8 @@ def test_pairs_with_a_fault_can_be_left_out(table):
     ("name", "content", "said"),
     [
         ("a.csv", "image,name\n../x.png,b\n", "is outside"),
-        ("a.csv", "image,name\nx.png,b\n", "is no file in"),
-        ("a.csv", "image,name\nx.png\n", "has not one value for each column"),
+        ("a.csv", "image,name\nx.png,b\n", "is missing in"),
+        ("a.csv", "image,name\nx.png\n", "does not have one value for each column"),
         ("a.jsonl", '{"a": 1, "b": "x"}\n{"a": 2}\n', r"row 1 has 1 of 2 columns \(b missing\)"),
         ("a.jsonl", "{\n", "line 1 is not JSON"),
         ("a.jsonl", "", "has no rows"),
@@ -276,11 +277,11 @@ def test_the_nearest_are_different_texts():
 
 
 def test_mismatched_pairs_are_exchanged_among_themselves_once_for_the_run():
-    partner = mismatched(50, 0.3, seed=1)
+    partner = exchanged(50, 0.3, seed=1)
     wrong = (partner != torch.arange(50)).nonzero()[:, 0]
     assert len(wrong) == 15
     assert sorted(partner[wrong].tolist()) == wrong.tolist()
-    assert torch.equal(mismatched(50, 0.0, 1), torch.arange(50))
+    assert torch.equal(exchanged(50, 0.0, 1), torch.arange(50))
 
 
 def test_a_batch_follows_from_its_step_and_ranks_share_it(table):
@@ -292,9 +293,11 @@ def test_a_batch_follows_from_its_step_and_ranks_share_it(table):
         batch = whole[step]
         assert torch.equal(batch.items[0], again[step].items[0])
         assert batch.items[1] == again[step].items[1] == one[step].items[1] + two[step].items[1]
-        assert torch.equal(batch.owners[1].unique(), batch.owners[0].sort().values)
+        assert torch.equal(batch.known["ids"][1].unique(), batch.known["ids"][0].sort().values)
         names = dict(zip(pairs.sides[1].items, pairs.groups[pairs.sides[1].owner].tolist(), strict=True))
-        assert [names[text] for text in batch.items[1]] == batch.groups[1].tolist()  # of the name that is shown
+        assert [names[text] for text in batch.items[1]] == batch.known["domains"][
+            1
+        ].tolist()  # of the name that is shown
     with pytest.raises(ValueError, match="batch_size=64 must be at most"):
         PairStream(pairs, **about | {"batch_size": 64})
 
@@ -329,7 +332,7 @@ def test_a_run_on_pairs_trains_and_is_loaded(words, tmp_path):
     model = gcalign.load(run.path)
     assert isinstance(model, Encoders)
     assert model["caption"].embed(["a red circle"]).shape == (1, 8)
-    result = pair_use.probe([f"run={run.path}"])
+    result = use.probe([f"run={run.path}"])
     assert set(result.recall) == {
         way for other in model.columns[1:] for way in (f"{model.columns[0]} → {other}", f"{other} → {model.columns[0]}")
     }
@@ -402,7 +405,7 @@ def test_commands_know_a_run_on_pairs(finished, capsys, tmp_path):
     assert tables[0].column("row").equals(tables[1].column("row"))
     z = [torch.tensor(np.stack([t.column(f"f{k}").to_numpy() for k in range(8)], 1)) for t in tables]
     hits = (z[0] @ z[1].T).argmax(1) == torch.arange(48)
-    found = pair_use.probe([run]).recall["image → caption"]["1"]
+    found = use.probe([run]).recall["image → caption"]["1"]
     assert found == pytest.approx(hits.double().mean().item())
     capsys.readouterr()
     for words, said in (
@@ -495,7 +498,7 @@ def test_a_bad_setting_is_refused_before_anything_is_written(words, said, tmp_pa
 def test_blocks_need_groups(table, tmp_path, capsys):
     words = [f"data.root={table()}", "data.columns=[name,other]", "batch_size=4", "target.name=blocks"]
     assert main(["train", "data=pairs", *words, "target.alpha=0.1", f"runs={tmp_path / 'runs'}"]) == 2
-    assert "add data.group=" in capsys.readouterr().err
+    assert "name them with data.group=" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 

@@ -181,7 +181,6 @@ def test_pacs_is_split_by_domain_and_class(tmp_path):
     assert torch.equal(torch.bincount(test.domains * 7 + test.labels), torch.full((28,), 3))
     assert sorted(grey(train) + grey(test)) == sorted(grey(load("pacs", "all", root=tmp_path)))
     assert grey(load("pacs", "test", root=tmp_path, seed=5)) == grey(test)  # the seed of a run moves nobody across
-    assert grey(load("pacs", "test", root=tmp_path, split_seed=5)) != grey(test)
     assert domains.index("photo") in torch.arange(280)[load("pacs", "all", root=tmp_path).domains == 0]
 
 
@@ -198,7 +197,7 @@ def test_fashion_mnist_is_read_from_idx_files(tmp_path, end):
     images = load("fashion-mnist", "test", root=tmp_path)
     assert images.shape == (3, 28, 28)
     assert grey(images) == list(range(6)) == images.labels.tolist()
-    with pytest.raises(ValueError, match="no split 'train' here, only test"):
+    with pytest.raises(ValueError, match="no split 'train', only test"):
         load("fashion-mnist", "train", root=tmp_path)
     broken = tmp_path / f"t10k-images-idx3-ubyte{end}"
     broken.write_bytes(broken.read_bytes()[:-9])
@@ -370,27 +369,20 @@ def test_withheld_labels_are_none(tmp_path):
         load("parquet", "test", root=tmp_path)
 
 
-def test_columns_are_found_or_asked_for(tmp_path):
-    file = write_table(
-        tmp_path / "a.parquet",
-        [picture(k) for k in range(4)],
-        names={"fine": ["a", "b"], "coarse": ["c"]},
-        fine=[0, 1, 0, 1],
-        coarse=[0] * 4,
-        thumb=[picture(9)] * 4,
-    )
-    with pytest.raises(ValueError, match=r"2 columns of images \(image, thumb\).*columns=\{'image'"):
+def test_columns_are_found_by_what_they_hold_or_by_their_name(tmp_path):
+    pictures, thumbs = [picture(k) for k in range(4)], [picture(9)] * 4
+    named = {"names": {"fine": ["a", "b"], "coarse": ["c"]}, "fine": [0, 1, 0, 1], "coarse": [0] * 4}
+    file = write_table(tmp_path / "a.parquet", pictures, **named, thumb=thumbs)
+    with pytest.raises(ValueError, match=r"2 columns of classes \(fine, coarse\).*call the label's 'label'"):
         load("parquet", "all", root=file)
-    with pytest.raises(ValueError, match=r"2 columns of classes \(fine, coarse\).*columns=\{'label'"):
-        load("parquet", "all", root=file, columns={"image": "image"})
-    images = load("parquet", "all", root=file, columns={"image": "image", "label": "fine"})
-    assert images.labels.tolist() == [0, 1, 0, 1]
-    with pytest.raises(ValueError, match="no column 'breed' for the label; it has image, fine, coarse, thumb"):
-        load("parquet", "all", root=file, columns={"image": "image", "label": "breed"})
-    with pytest.raises(ValueError, match="'fine' holds no image bytes"):
-        load("parquet", "all", root=file, columns={"image": "fine"})
-    with pytest.raises(ValueError, match="columns='images' is unknown; did you mean 'image'"):
-        load("parquet", "all", root=file, columns={"images": "fine"})
+    labelled = write_table(tmp_path / "b.parquet", pictures, **named, thumb=thumbs, label=[1, 0, 0, 1])
+    images = load("parquet", "all", root=labelled)
+    assert images.labels.tolist() == [1, 0, 0, 1]
+    assert grey(images) == [0, 1, 2, 3]  # of the column `image`
+    table = pq.read_table(labelled).rename_columns(["photo", *pq.read_schema(labelled).names[1:]])
+    pq.write_table(table, tmp_path / "c.parquet")
+    with pytest.raises(ValueError, match=r"2 columns of images \(photo, thumb\), and none is called 'image'"):
+        load("parquet", "all", root=tmp_path / "c.parquet")
 
 
 # --- large sets
@@ -501,7 +493,7 @@ def test_corrupt_images_are_named_and_skipped_or_fatal(tmp_path):
         got = load("parquet", "all", root=file)
     assert grey(got) == [0, 1, 2, 4, 5, 6, 7, 10, 11]
     assert got.labels.tolist() == [0] * 5 + [1] * 4
-    with pytest.raises(ValueError, match=r"row 3.*mend or remove them, or pass on_error='skip'"):
+    with pytest.raises(ValueError, match=r"row 3.*repair or remove them, or pass on_error='skip'"):
         load("parquet", "all", root=file, on_error="raise")
     write_table(file, [b"nonsense"] * 2)
     with pytest.raises(ValueError, match=r"no readable image among 1 .*x\.parquet row \d: not an image"):
@@ -612,12 +604,12 @@ def test_a_wrong_or_broken_table_is_refused(cifar, tmp_path):
     with pytest.raises(ValueError, match="holds no images"):
         load("cifar10", "train", root=tmp_path)
     pq.write_table(pa.table({"label": [1]}), tmp_path / "bare.parquet")
-    with pytest.raises(ValueError, match="has no column of images"):
+    with pytest.raises(ValueError, match=r"has 0 columns of images \(none\)"):
         load("parquet", "all", root=tmp_path / "bare.parquet")
 
 
 def test_bad_folders_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="root=None is no folder"):
+    with pytest.raises(ValueError, match="root=None is not a folder"):
         load("folder", "train")
     with pytest.raises(ValueError, match="holds no images"):
         load("folder", "train", root=tmp_path)
@@ -628,7 +620,7 @@ def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"holds 1 image\(s\), 003.png, beside its class folders"):
         load("folder", "train", root=tmp_path)
     (tmp_path / "003.png").unlink()
-    with pytest.raises(ValueError, match="no split 'validation' here, only all; name one of those"):
+    with pytest.raises(ValueError, match="no split 'validation', only all; name one"):
         load("folder", "validation", root=tmp_path)
 
 

@@ -25,8 +25,9 @@ from gcalign.lab.models import encoder as new_encoder
 from gcalign.lab.training import export as exports
 from gcalign.lab.training import use
 from gcalign.lab.training.config import Data, configured
+from gcalign.lab.training.container import read, save
 from gcalign.lab.training.export import export
-from gcalign.lab.training.runs import Run, read, save
+from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import images_of, train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]

@@ -19,7 +19,7 @@ from torch import nn
 
 import gcalign
 from gcalign.lab.data.images import InMemory
-from gcalign.lab.training import loggers, runs
+from gcalign.lab.training import container, loggers, runs
 from gcalign.lab.training.callbacks import Keeper
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import configured
@@ -48,7 +48,7 @@ def config_for(tmp_path, *words):
 
 
 def weights(run):
-    return runs.read(run.weights_file)[0]
+    return container.read(run.weights_file)[0]
 
 
 def assert_same(a, b):
@@ -124,7 +124,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         train(config, images=pictures())
     monkeypatch.setattr(Keeper, "on_train_batch_end", honest)
-    assert "interrupted at step 5 of 6; the same command goes on at step 4" in capsys.readouterr().out
+    assert "interrupted at step 5 of 6; the same command continues at step 4" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is handler
     finished = train(config, images=pictures(), quiet=True)
     assert_same(weights(finished), weights(train(config_for(tmp_path / "whole"), images=pictures(), quiet=True)))
@@ -141,7 +141,9 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before_and_a_run_that_goes_o
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fills)
-    with pytest.raises(ValueError, match=r"stopped at step 4 of 6: .*No space left on device.*; .* goes on at step 2"):
+    with pytest.raises(
+        ValueError, match=r"stopped at step 4 of 6: .*No space left on device.*; .* continues at step 2"
+    ):
         train(config, images=pictures(), quiet=True)
     monkeypatch.setattr(os, "fsync", real)
     assert not [path for path in run.path.iterdir() if path.name.endswith(".part")]
@@ -321,7 +323,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, monkeypatch):
 
 def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
     run = train(config_for(tmp_path), images=pictures(), quiet=True)
-    tensors, metadata = runs.read(run.weights_file)
+    tensors, metadata = container.read(run.weights_file)
     assert json.loads(metadata["gcalign"])["config"]["method"]["name"] == "gca-ince"
     encoder = gcalign.load(run.path)
     assert isinstance(encoder, nn.Module)

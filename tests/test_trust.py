@@ -21,7 +21,7 @@ import gcalign
 from gcalign.cli import main
 from gcalign.lab import provenance
 from gcalign.lab.experiments import records
-from gcalign.lab.training import runs, use
+from gcalign.lab.training import container, use
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
@@ -57,11 +57,11 @@ def rewrite(run, change):
     content = json.loads(run.config_file.read_text())
     change(content)
     run.config_file.write_text(json.dumps(content))
-    tensors, metadata = runs.read(run.weights_file)
+    tensors, metadata = container.read(run.weights_file)
     about = json.loads(metadata["gcalign"])
     about.pop("crc32", None)
     change(about["config"])
-    runs.save(run.weights_file, tensors, {"gcalign": json.dumps(about)})
+    container.save(run.weights_file, tensors, {"gcalign": json.dumps(about)})
 
 
 # code

@@ -1,4 +1,4 @@
-"""What is done with a run once it is there: probe, embed, list, and the demo's page."""
+"""What is done with a run once it is there: probe, embed, list, and the demo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from PIL import Image
 from gcalign.cli import main
 from gcalign.lab import files
 from gcalign.lab.data.views import make_views
-from gcalign.lab.report.page import Cell, Grid, Section, page
 from gcalign.lab.training import baselines, use
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Pretraining
@@ -82,7 +81,7 @@ def test_a_baseline_says_its_model_and_takes_the_data_of_the_run_it_is_like(run,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run={}", "model.width=1"], r"model.width=1 is for a baseline, .* use run=untrained"),
+        (["run={}", "model.width=1"], r"model.width=1 is for run=untrained, .* leave it out"),
         (["run=untrained", "like={}", "seed=1"], r"seed=1 cannot go with like="),
         (["run=untrained", "like=nowhere"], "must be a folder with a config.json"),
         (["run=untrained", "model.width=-1", "data=scenes"], "width=-1 must be"),
@@ -148,7 +147,7 @@ def test_cifar10c_is_probed_in_every_cell(run, tmp_path, monkeypatch):
     result = use.probe([*words, "epochs=2"])
     assert sorted(result.parts) == sorted(f"{name} {k}" for name in ("fog", "frost") for k in range(1, 6))
     assert result.labels_used == 4  # a tenth of forty
-    with pytest.raises(ValueError, match="cifar10c has not; use protocol=cifar10c"):
+    with pytest.raises(ValueError, match="and cifar10c has none; use protocol=cifar10c"):
         use.probe([*words, "protocol=knn"])
 
 
@@ -202,13 +201,6 @@ def test_an_unfinished_run_cannot_be_probed(tmp_path):
     Run.of(config).start(config)
     with pytest.raises(ValueError, match="has no weights yet"):
         use.probe([f"run={Run.of(config).path}"])
-
-
-def test_a_page_is_one_file_that_escapes_what_it_shows():
-    html = page("<b>", "lead", [Section("t", table=Grid(["h"], [[Cell("<i>", best=True)]]), alt="x")], ["gcalign demo"])
-    assert "&lt;i&gt;" in html
-    assert "<i>" not in html
-    assert not re.search(r'(src|href)="http', html)
 
 
 @pytest.mark.slow

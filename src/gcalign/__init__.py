@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcalign.lab.estimator import GCAEncoder as GCAEncoder
-    from gcalign.lab.training.runs import load as load
+    from gcalign.lab.training.load import load as load
     from gcalign.public import *  # noqa: F403  # the one list of public names is there
 
 __version__ = "0.1.0"
-_LAB = {"load": "gcalign.lab.training.runs", "GCAEncoder": "gcalign.lab.estimator"}  # need the extra `train`
+_LAB = {"load": "gcalign.lab.training.load", "GCAEncoder": "gcalign.lab.estimator"}  # need the extra `train`
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import math
 import struct
 import zipfile
 import zlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from gcalign.lab import files
 from gcalign.lab.limits import within
+from gcalign.lab.words import explained
 
 # what damaged bytes lead numpy and zipfile to
 _DAMAGED = (
@@ -24,24 +26,18 @@ _DAMAGED = (
 
 def names(path: Path) -> list[str]:
     """The arrays of an npz file."""
-    try:
-        with zipfile.ZipFile(path) as packed:
-            return [name.removesuffix(".npy") for name in packed.namelist()]
-    except _DAMAGED as error:
-        raise _unreadable(path, error) from None
+    with _readable(path), zipfile.ZipFile(path) as packed:
+        return [name.removesuffix(".npy") for name in packed.namelist()]
 
 
 def from_npz(path: Path, name: str) -> Any:
     """One array of an npz file."""
-    try:
-        with zipfile.ZipFile(path) as packed:
-            member = next(part for part in packed.infolist() if part.filename in (f"{name}.npy", name))
-            with packed.open(member) as file:
-                _check_header(file, member.file_size, f"{name!r} of {path}")
-            with packed.open(member) as file:
-                return np.lib.format.read_array(file, allow_pickle=False)
-    except _DAMAGED as error:
-        raise _unreadable(path, error) from None
+    with _readable(path), zipfile.ZipFile(path) as packed:
+        member = next(part for part in packed.infolist() if part.filename in (f"{name}.npy", name))
+        with packed.open(member) as file:
+            _check_header(file, member.file_size, f"{name!r} of {path}")
+        with packed.open(member) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def from_npy(path: Path) -> Any:
@@ -51,11 +47,9 @@ def from_npy(path: Path) -> Any:
 
 def from_bytes(content: bytes, path: Path) -> Any:
     """The array of an npy file that was read from `path`."""
-    try:
+    with _readable(path):
         _check_header(io.BytesIO(content), len(content), str(path))
         return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except _DAMAGED as error:
-        raise _unreadable(path, error) from None
 
 
 def _check_header(file: IO[bytes], stored: int, what: str) -> None:
@@ -74,6 +68,5 @@ def _check_header(file: IO[bytes], stored: int, what: str) -> None:
         raise ValueError(f"its header promises {size:,} bytes, and it has {stored:,}")
 
 
-def _unreadable(path: Path, error: BaseException) -> ValueError:
-    said = " ".join(str(error).split()) or type(error).__name__
-    return ValueError(f"{path} cannot be read ({said}); write it again with np.save or np.savez")
+def _readable(path: Path) -> AbstractContextManager[None]:
+    return explained(f"{path} cannot be read", "write it again with np.save or np.savez", *_DAMAGED)

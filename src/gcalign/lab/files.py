@@ -101,7 +101,7 @@ def from_json(text: str | bytes, *, finite: bool = False) -> Any:
 
 
 def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def read_json_lines(
@@ -115,7 +115,7 @@ def read_json_lines(
     for number, line in enumerate(lines, 1):
         try:
             record = from_json(line, finite=True)
-            said = fault(record) if isinstance(record, dict) else "it is no record"
+            said = fault(record) if isinstance(record, dict) else "it is not a record"
         except ValueError as error:
             said = str(error)
         if said is None:

@@ -25,9 +25,7 @@ def limit(name: str) -> int:
     if given is None:
         return LIMITS[name]
     if not given.isdigit() or int(given) < 1:
-        raise ValueError(
-            f"GCALIGN_{name}={given!r} must be a whole number of at least 1; leave it out for {LIMITS[name]}"
-        )
+        raise ValueError(f"GCALIGN_{name}={given!r} must be a whole number ≥ 1; leave it out for {LIMITS[name]}")
     return int(given)
 
 
@@ -35,7 +33,5 @@ def within(name: str, value: int, what: str) -> int:
     """Return `value` if it is at most the limit of this name."""
     most = limit(name)
     if value > most:
-        raise ValueError(
-            f"{what} is {value:,}, and at most {most:,} are allowed; raise the limit with GCALIGN_{name}=…"
-        )
+        raise ValueError(f"{what} is {value:,}, at most {most:,} are allowed; raise the limit with GCALIGN_{name}=…")
     return value

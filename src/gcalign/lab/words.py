@@ -1,9 +1,11 @@
-"""Words of a command line: how a path is read, and how words are shown so that they can be typed again."""
+"""Words of a command line: how a path is read, how words are shown so that they can be typed again, and errors."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -31,6 +33,21 @@ def _escaped(character: str) -> str:
 def printable(text: object) -> str:
     """Text for a terminal: control characters and undecodable bytes of a name are shown, not sent."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
+
+
+def brief(error: BaseException) -> str:
+    """What another library says, in a line."""
+    said = " ".join(str(error).split())[:1000] or type(error).__name__
+    return f"no {said}" if isinstance(error, KeyError) else said
+
+
+@contextmanager
+def explained(what: str, remedy: str, *errors: type[BaseException]) -> Iterator[None]:
+    """Within, such an error becomes one that says what failed, why, and what to do."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(f"{what} ({brief(error)}); {remedy}") from error
 
 
 _EXTRAS = {

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -14,14 +15,14 @@ from gcalign.lab.data.encoded import Index, Records
 from gcalign.lab.data.tables import ArrowTable
 
 
-def records(tables: Mapping[str, ArrowTable], split: str, data_set: DataSet, columns: Mapping[str, str]) -> Records:
+def records(tables: Mapping[str, ArrowTable], split: str, data_set: DataSet) -> Records:
     """One table with its labels and domains; classes without names are numbered alike in all of `tables`."""
     table, named = tables[split], tables[split].classes()
-    cells = table.images(_image_column(table, data_set, columns))
+    cells = table.images(_image_column(table, data_set))
     coded: list[tuple[Tensor | None, tuple[str, ...]]] = []
     notes = []
     for kind, names in (("label", data_set.classes), ("domain", data_set.domain_names)):
-        column = _other_column(table, kind, data_set, columns)
+        column = _other_column(table, kind, data_set)
         if column is None:
             coded.append((None, ()))
             continue
@@ -39,44 +40,35 @@ def records(tables: Mapping[str, ArrowTable], split: str, data_set: DataSet, col
     return Records(cells, labels, domains, classes, domain_names, tuple(notes))
 
 
-def _present(table: ArrowTable, kind: str, column: str) -> str:
-    if column not in table.columns:
+def _image_column(table: ArrowTable, data_set: DataSet) -> str:
+    found = [name for name in table.columns if table.kind(name) == "image"]
+    wanted = data_set.image or "image"
+    if wanted in found:
+        return wanted
+    if data_set.image or len(found) != 1:
         raise ValueError(
-            f"{table.origin} has no column {column!r} for the {kind}; it has {', '.join(table.columns)}: "
-            f"name one with columns={{'{kind}': …}}"
-        )
-    return column
-
-
-def _image_column(table: ArrowTable, data_set: DataSet, columns: Mapping[str, str]) -> str:
-    asked = columns.get("image") or data_set.image
-    found = tuple(name for name in table.columns if table.kind(name) == "image")
-    if asked:
-        if _present(table, "image", asked) not in found:
-            raise ValueError(f"{table.origin}: column {asked!r} holds no image bytes; those that do: {found or 'none'}")
-        return asked
-    if len(found) != 1:
-        rule = f"has {len(found)} columns of images ({', '.join(found)})" if found else "has no column of images"
-        raise ValueError(
-            f"{table.origin} {rule}; one of bytes, or of {{bytes, path}} as Hugging Face writes them, is needed: "
-            f"its columns are {', '.join(table.columns)}; name one with columns={{'image': …}}"
+            f"{table.origin} has {len(found)} columns of images ({', '.join(found) or 'none'}), and none is called "
+            f"{wanted!r}; one of bytes, or of {{bytes, path}} as Hugging Face writes them, is needed: give it that "
+            f"name (its columns are {', '.join(table.columns)})"
         )
     return found[0]
 
 
-def _other_column(table: ArrowTable, kind: str, data_set: DataSet, columns: Mapping[str, str]) -> str | None:
-    asked = columns.get(kind) or (data_set.label if kind == "label" else data_set.domain)
-    if asked:
-        return _present(table, kind, asked)
+def _other_column(table: ArrowTable, kind: str, data_set: DataSet) -> str | None:
+    wanted = data_set.label if kind == "label" else data_set.domain
     if data_set.image:  # a known data set: what it does not name, it does not have
-        return None
+        if wanted and wanted not in table.columns:
+            raise ValueError(
+                f"{table.origin} has no column {wanted!r} for the {kind}; it has "
+                f"{', '.join(table.columns)}: use data=parquet for a data set of your own"
+            )
+        return wanted
     if kind in table.columns:
         return kind
     classes = [name for name in table.classes() if name in table.columns] if kind == "label" else []
     if len(classes) > 1:
         raise ValueError(
-            f"{table.origin} has {len(classes)} columns of classes ({', '.join(classes)}); one is the label: "
-            "say which with columns={'label': …}"
+            f"{table.origin} has {len(classes)} columns of classes ({', '.join(classes)}); call the label's 'label'"
         )
     return classes[0] if classes else None
 
@@ -112,13 +104,12 @@ def _codes(
 
 def _distinct(table: ArrowTable, column: str) -> tuple[list[Any], Index]:
     """The values of a column, each once, and the place of each row's among them."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     if table.nested(column):
         raise ValueError(
-            f"{table.origin}: {column!r} holds {table.schema.field(column).type}; a label is one number or text: name "
-            "another column with columns=, or leave this one out"
+            f"{table.origin}: {column!r} holds {table.schema.field(column).type}; a label is one number or text: leave "
+            "this column out, or rename it"
         )
     stored = table.column(column)
     if not len(stored):

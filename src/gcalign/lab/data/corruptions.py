@@ -36,9 +36,7 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int) -> Tensor:  # [
     if severity not in (1, 2, 3, 4, 5):
         raise ValueError(f"severity={severity!r} must be 1, 2, 3, 4 or 5")
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
-        raise ValueError(
-            f"images {tuple(images.shape)} {images.dtype} must be [B, 3, H, W] uint8; convert them to RGB bytes first"
-        )
+        raise ValueError(f"images {tuple(images.shape)} {images.dtype} must be [B, 3, H, W] uint8; convert them to RGB")
     corruption, levels = _TABLE[name]
     generator = torch.Generator().manual_seed(seed)
     corrupted = corruption(images.float() / 255, levels[severity - 1], generator)
@@ -62,14 +60,6 @@ def impulse_noise(images: Tensor, level: Level, generator: Generator) -> Tensor:
 
 def speckle_noise(images: Tensor, level: Level, generator: Generator) -> Tensor:
     return images + images * level * torch.randn(images.shape, generator=generator)
-
-
-def defocus_blur(images: Tensor, level: Level, generator: Generator) -> Tensor:
-    return defocus(images, *level)
-
-
-def gaussian_blur(images: Tensor, level: Level, generator: Generator) -> Tensor:
-    return gaussian(images, level)
 
 
 def glass_blur(images: Tensor, level: Level, generator: Generator) -> Tensor:
@@ -103,17 +93,9 @@ def zoom_blur(images: Tensor, level: Level, generator: Generator) -> Tensor:
     return total / (level + 1)
 
 
-def brightness(images: Tensor, level: Level, generator: Generator) -> Tensor:
-    return add_value(images, level)
-
-
 def contrast(images: Tensor, level: Level, generator: Generator) -> Tensor:
     mean = images.mean((2, 3), keepdim=True)
     return (images - mean) * level + mean
-
-
-def saturate(images: Tensor, level: Level, generator: Generator) -> Tensor:
-    return scale_saturation(images, *level)
 
 
 def elastic_transform(images: Tensor, level: Level, generator: Generator) -> Tensor:
@@ -185,7 +167,10 @@ _TABLE: dict[str, tuple[Corruption, tuple[Level, ...]]] = {
     "gaussian_noise": (gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
     "shot_noise": (shot_noise, (500, 250, 100, 75, 50)),
     "impulse_noise": (impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
-    "defocus_blur": (defocus_blur, ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))),
+    "defocus_blur": (
+        lambda x, level, _: defocus(x, *level),
+        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+    ),
     "glass_blur": (glass_blur, ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))),
     "motion_blur": (motion_blur, ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))),
     "zoom_blur": (zoom_blur, (7, 12, 16, 21, 26)),  # what np.arange(1, 1.06, 0.01), …, np.arange(1, 1.26, 0.01) count
@@ -201,7 +186,7 @@ _TABLE: dict[str, tuple[Corruption, tuple[Level, ...]]] = {
     ),
     "frost": (frost, ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))),
     "fog": (fog, ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))),
-    "brightness": (brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
+    "brightness": (lambda x, level, _: add_value(x, level), (0.05, 0.1, 0.15, 0.2, 0.3)),
     "contrast": (contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
     "elastic_transform": (
         elastic_transform,
@@ -210,7 +195,7 @@ _TABLE: dict[str, tuple[Corruption, tuple[Level, ...]]] = {
     "pixelate": (pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
     "jpeg_compression": (jpeg_compression, (80, 65, 58, 50, 40)),
     "speckle_noise": (speckle_noise, (0.06, 0.1, 0.12, 0.16, 0.2)),
-    "gaussian_blur": (gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1)),
+    "gaussian_blur": (lambda x, level, _: gaussian(x, level), (0.4, 0.6, 0.7, 0.8, 1)),
     "spatter": (
         spatter,
         (
@@ -221,5 +206,5 @@ _TABLE: dict[str, tuple[Corruption, tuple[Level, ...]]] = {
             (0.65, 0.1, 0.5, 0.68, 0.6, 1),
         ),
     ),
-    "saturate": (saturate, ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))),
+    "saturate": (lambda x, level, _: scale_saturation(x, *level), ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))),
 }

@@ -112,7 +112,7 @@ def report(wrong: dict[int, str], on_error: str, consequence: str) -> None:
         return
     found = f"{len(wrong)} unreadable image(s): {some(wrong.values())}"
     if on_error == "raise":
-        raise ValueError(f"{found}; every image must decode: mend or remove them, or pass on_error='skip'")
+        raise ValueError(f"{found}; every image must be readable: repair or remove them, or pass on_error='skip'")
     warnings.warn(f"{found}; {consequence}", stacklevel=3)
 
 

@@ -15,8 +15,9 @@ import torch
 
 from gcalign.lab.data.catalogue import STORED, DataSet, places
 from gcalign.lab.data.encoded import Arrays, Files, Records, some
-from gcalign.lab.data.stores import Found, Names
+from gcalign.lab.data.stores import Found
 from gcalign.lab.limits import limit, within
+from gcalign.lab.words import explained
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
@@ -36,10 +37,6 @@ def _under(folder: Path, inside: str, others: Counter[str]) -> list[str]:
         here = os.path.relpath(top, folder)
         found += [os.path.join(here, name) for name in _chosen(names, others)]
     return sorted(found, key=lambda name: name.split(os.sep))
-
-
-def _has_images(folder: Path) -> bool:
-    return any(_chosen(names, Counter()) for _, _, names in os.walk(folder))
 
 
 def _subfolders(folder: Path) -> dict[str, Path]:
@@ -80,14 +77,16 @@ def _folder_records(folder: Path, classes: tuple[str, ...]) -> Records:
     return Records(files, labels, classes=classes, notes=tuple(notes))
 
 
-def folder(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+def folder(data_set: DataSet, root: Path | None) -> Found:
     """Image files, in class folders or loose (then unlabelled), in folders of splits or undivided."""
     if root is None or not root.is_dir():
-        raise ValueError(f"root={root} is no folder; data=folder needs the one that holds the images")
+        raise ValueError(f"root={root} is not a folder; data=folder needs the one that holds the images")
     splits = _divided(root)
     # the classes of all splits together, so that one absent from a split does not shift the numbers of the others
     folders = [item for top in splits.values() for item in _subfolders(top).items()]
-    classes = tuple(sorted({name for name, path in folders if _has_images(path)}))
+    classes = tuple(
+        sorted({name for name, path in folders if any(_chosen(inside, Counter()) for _, _, inside in os.walk(path))})
+    )
     return {word: partial(_folder_records, top, classes) for word, top in splits.items()}
 
 
@@ -100,7 +99,7 @@ def _wnid_records(folder: Path, classes: tuple[str, ...]) -> Records:
     return _folder_records(folder, classes)
 
 
-def wnids(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+def wnids(data_set: DataSet, root: Path | None) -> Found:
     """A local ImageNet, `<split>/<wnid>/*.JPEG`, of which the classes of the data set are taken."""
     for place in places(data_set, root):
         splits = {word: place / word for word in STORED if (place / word).is_dir()}
@@ -112,29 +111,28 @@ def wnids(data_set: DataSet, root: Path | None, columns: Names) -> Found:
 def _read_idx(path: Path) -> Any:
     """An array of bytes in the IDX format: two zeros, the type 8, the rank, the sizes, the data."""
     most = limit("ARRAY_BYTES")
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(most + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged ({error}); download it again") from error
+    opened = gzip.open if path.suffix == ".gz" else open
+    with (
+        explained(f"{path} is damaged", "download it again", OSError, EOFError, zlib.error),
+        opened(path, "rb") as file,
+    ):
+        data = file.read(most + 1)
     within("ARRAY_BYTES", len(data), f"the number of bytes in {path}, as far as they were read,")
     rank = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
     shape = np.frombuffer(data, ">u4", rank, 4) if rank and len(data) >= 4 + 4 * rank else np.zeros(0, ">u4")
     if not rank or len(data) != 4 + 4 * rank + int(shape.astype(np.int64).prod()):
-        raise ValueError(f"{path} is no whole IDX file of bytes ({len(data)} bytes); download it again")
+        raise ValueError(f"{path} is not a complete IDX file of bytes ({len(data)} bytes); download it again")
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape.astype(int))
 
 
 def _idx_records(images: Path, labels: Path, classes: tuple[str, ...]) -> Records:
     pixels, codes = _read_idx(images), _read_idx(labels)
     if len(pixels) != len(codes):
-        raise ValueError(
-            f"{images} holds {len(pixels)} images and {labels.name} {len(codes)} labels; download both again"
-        )
+        raise ValueError(f"{images} has {len(pixels)} images, {labels.name} {len(codes)} labels; download both again")
     return Records(Arrays(pixels, str(images)), torch.from_numpy(codes.astype(np.int64)), classes=classes)
 
 
-def idx(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+def idx(data_set: DataSet, root: Path | None) -> Found:
     """The IDX files of MNIST's form, gzipped or not, in the root or where Debian's package puts them."""
     for place in [*places(data_set, root), DEBIAN]:
         found: dict[str, Any] = {}
@@ -151,10 +149,8 @@ def idx(data_set: DataSet, root: Path | None, columns: Names) -> Found:
 
 
 def _load_npy(path: Path) -> Any:
-    try:
+    with explained(f"{path} is not a readable .npy file", "download it again", OSError, ValueError, EOFError):
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not a readable .npy file ({error}); download it again") from error
 
 
 def _npy_records(images: Path, labels: Path, severity: int, classes: tuple[str, ...]) -> Records:

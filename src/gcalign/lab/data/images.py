@@ -134,18 +134,13 @@ class Subset(Images):
 
     def __init__(self, whole: Images, indices: Tensor) -> None:
         self.whole, self.indices = whole, indices
+        kept = ("name", "split", "classes", "domain_names", "mean", "std", "notes")
         super().__init__(
             whole.shape,
-            name=whole.name,
-            split=whole.split,
             labels=None if whole.labels is None else whole.labels[indices],
             domains=None if whole.domains is None else whole.domains[indices],
-            classes=whole.classes,
-            domain_names=whole.domain_names,
-            mean=whole.mean,
-            std=whole.std,
             places=Places(whole.places.__getitem__, indices.numpy()) if whole.places else (),
-            notes=whole.notes,
+            **{name: getattr(whole, name) for name in kept},
         )
 
     def __len__(self) -> int:

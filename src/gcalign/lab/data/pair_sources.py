@@ -18,7 +18,7 @@ from gcalign.lab.data import shapes
 from gcalign.lab.data.decode import decode, short_side, statistics
 from gcalign.lab.data.encoded import Encoded, some
 from gcalign.lab.data.pair_tables import opened
-from gcalign.lab.data.paired import KINDS, RULES, Pairs, Side, coded, divided, kept
+from gcalign.lab.data.paired import KINDS, RULES, Pairs, Side, coded, divided
 from gcalign.lab.data.sources import LARGEST, MEMORY
 from gcalign.lab.data.tables import Table
 from gcalign.lab.words import path_of
@@ -57,26 +57,19 @@ def load_pairs(
     groups, grouped = _groups(table, group if group is not None else GROUPS.get(name))
     wrong: dict[int, str] = {}
     sides = tuple(_side(table, column, size, wrong) for column in columns)
-    split = divided(groups, (validation, test), fold, f"data.group={group} of {table.origin}")
-    pairs = Pairs(table.origin, sides, groups, grouped, split)
+    rows = torch.tensor([k for k in range(len(table)) if k not in wrong], dtype=torch.int64)
     if wrong:
         said = f"{len(wrong)} of {len(table)} pairs cannot be used: {some(wrong.values())}"
         if on_error == "raise":
-            raise ValueError(f"{said}; every side of a pair must be there: mend the rows, or data.on_error=skip")
+            raise ValueError(f"{said}; every side of a pair must be there: correct the rows, or data.on_error=skip")
         warnings.warn(f"{said}; they are left out", stacklevel=2)
-        rows = torch.tensor([k for k in range(len(table)) if k not in wrong], dtype=torch.int64)
-        pairs = kept(pairs, rows)
-        pairs = Pairs(
-            pairs.name,
-            pairs.sides,
-            codes := torch.unique(pairs.groups, return_inverse=True)[1],
-            grouped,
-            divided(codes, (validation, test), fold, f"data.group={group} of {table.origin}"),
-        )
+        sides, groups = tuple(side.kept(rows) for side in sides), torch.unique(groups[rows], return_inverse=True)[1]
+    split = divided(groups, (validation, test), fold, f"data.group={group} of {table.origin}")
+    pairs = Pairs(table.origin, sides, groups, grouped, split)
     train = pairs.rows("train")
     if limit is not None and limit < len(train):
         chosen = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:limit]]
-        pairs = kept(pairs, torch.cat([chosen, pairs.rows("validation"), pairs.rows("test")]).sort().values)
+        pairs = pairs.kept(torch.cat([chosen, pairs.rows("validation"), pairs.rows("test")]).sort().values)
     return pairs
 
 

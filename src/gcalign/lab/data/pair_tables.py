@@ -14,6 +14,7 @@ from gcalign.lab.data.encoded import Arrays, Encoded, Files
 from gcalign.lab.data.files import SUFFIXES
 from gcalign.lab.data.tables import Parquet, Table
 from gcalign.lab.limits import within
+from gcalign.lab.words import explained
 
 TABLES = ("metadata.csv", "metadata.jsonl", "pairs.csv", "pairs.jsonl", "pairs.parquet", "pairs.npz")  # of a folder
 
@@ -31,7 +32,7 @@ class TextTable(Table):
                 missing = sorted(set(self.columns) - row.keys())
                 raise ValueError(
                     f"{self.where(k)} has {len(row)} of {len(self.columns)} columns ({', '.join(missing)} missing); "
-                    "every row must have them all: mend the row"
+                    "every row must have them all: correct the row"
                 )
 
     def __len__(self) -> int:
@@ -69,9 +70,7 @@ class TextTable(Table):
                     "its own folder: move them there"
                 )
             if not path.is_file():
-                raise ValueError(
-                    f"{self.where(k)}: {column}={row[column]!r} is no file in {self.folder}; add it, or drop the row"
-                )
+                raise ValueError(f"{self.where(k)}: {column}={row[column]!r} is missing in {self.folder}; add it")
         return [row[column] for row in self.rows]
 
 
@@ -131,27 +130,23 @@ def opened(root: Path) -> Table:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    try:
+    with explained(f"{path} is not UTF-8", "save it as UTF-8", UnicodeDecodeError):
         text = files.read(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error}); save it as UTF-8") from error
     rows: list[dict[str, Any]] = []
     if path.suffix == ".csv":
         try:
             for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True)):
                 if None in row or None in row.values():
-                    raise ValueError(f"{path} row {number} has not one value for each column; mend the row")
+                    raise ValueError(f"{path} row {number} does not have one value for each column; correct the row")
                 rows.append(dict(row))
         except csv.Error as error:
-            raise ValueError(f"{path} row {len(rows)} is not CSV ({error}); mend the row") from error
+            raise ValueError(f"{path} row {len(rows)} is not CSV ({error}); correct the row") from error
         return rows
     for number, line in enumerate(text.splitlines()):
         if line.strip():
-            try:
+            with explained(f"{path} line {number + 1} is not JSON", "correct the line", ValueError):
                 row = files.from_json(line, finite=True)
-            except ValueError as error:
-                raise ValueError(f"{path} line {number + 1} is not JSON ({error}); mend the line") from error
             if not isinstance(row, dict):
-                raise ValueError(f'{path} line {number + 1} is no record; write {{"column": value, …}} on each line')
+                raise ValueError(f'{path} line {number + 1} is not a record; write {{"column": value, …}} on each line')
             rows.append(row)
     return rows

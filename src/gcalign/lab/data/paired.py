@@ -49,6 +49,11 @@ class Side:
         within = torch.arange(len(which)) - (many.cumsum(0) - many).repeat_interleave(many)
         return first[which] + within, which
 
+    def kept(self, rows: Tensor) -> Side:
+        """The side of these pairs, which are numbered anew."""
+        places, which = self.of(rows)
+        return replace(self, items=self.take(places), owner=which)
+
     @property
     def single(self) -> bool:
         """Whether every pair has exactly one item on this side."""
@@ -73,6 +78,11 @@ class Pairs:
         if split == "all":
             return torch.arange(len(self))
         return (self.split == SPLITS.index(split)).nonzero()[:, 0]
+
+    def kept(self, rows: Tensor) -> Pairs:
+        """Some of the pairs, with the split that they had."""
+        sides = tuple(side.kept(rows) for side in self.sides)
+        return Pairs(self.name, sides, self.groups[rows], self.grouped, self.split[rows])
 
 
 def divided(groups: Tensor, shares: Sequence[float], fold: int, what: str) -> Tensor:  # -> [N] places in SPLITS
@@ -109,12 +119,3 @@ def base_emoji(text: str) -> str:
 
 
 RULES = {"base": base_emoji}
-
-
-def kept(pairs: Pairs, rows: Tensor) -> Pairs:
-    """Some of the pairs, with the split that they had."""
-    sides = []
-    for side in pairs.sides:
-        places, which = side.of(rows)
-        sides.append(replace(side, items=side.take(places), owner=which))
-    return Pairs(pairs.name, tuple(sides), pairs.groups[rows], pairs.grouped, pairs.split[rows])

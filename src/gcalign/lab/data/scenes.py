@@ -55,8 +55,8 @@ class Scenes(Images):
     """Digits as scenes [3, 24, 24] in the styles photo, art, cartoon and sketch.
 
     A sample past the end of the pool is a digit again, rendered otherwise. `get` renders a sample in the style that is
-    its domain; `draw` in a style of the seed's choice, so that views have only the digit in common, or in its own with
-    `keep_style`. A rendering depends on the seeds and the index alone, not on the rest of the batch.
+    its domain; `draw` in a style of the seed's choice, so that views have only the digit in common. A rendering depends
+    on the seeds and the index alone, not on the rest of the batch.
     """
 
     name = "scenes"
@@ -68,16 +68,14 @@ class Scenes(Images):
     mean = (0.58, 0.58, 0.58)  # of the training split
     std = (0.32, 0.32, 0.32)
 
-    def __init__(
-        self, split: str = "train", size: int | None = None, seed: int = 0, *, keep_style: bool = False
-    ) -> None:
+    def __init__(self, split: str = "train", size: int | None = None, seed: int = 0) -> None:
         self.split = one_of("split", split, ("train", "test"))
         digits, labels = _digits()
         # the split is the same for every seed: a training set of one never meets a test set of another
         pool = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
         pool = pool[:TEST_DIGITS] if split == "test" else pool[TEST_DIGITS:]
         self.size = len(pool) if size is None else count("size", size, "any number of samples can be rendered")
-        self.seed, self.keep_style = seed, keep_style
+        self.seed = seed
         order = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))]
         self.digits = order.repeat(math.ceil(self.size / len(order)))[: self.size]  # [N], which digit a sample is
         self.labels = labels[self.digits]
@@ -95,8 +93,7 @@ class Scenes(Images):
     def draw(self, indices: Sequence[int] | Tensor, seed: int) -> Tensor:
         chosen = self._index[torch.as_tensor(indices, dtype=torch.long)]
         stream = _Stream(_mix(self._keys[chosen] ^ _mix(torch.tensor(_wrapped(seed + 1)))))
-        style = stream.choice(len(STYLES))
-        return self._render(chosen, stream, self.domains[chosen] if self.keep_style else style)
+        return self._render(chosen, stream, stream.choice(len(STYLES)))
 
     def _render(self, chosen: Tensor, stream: _Stream, style: Tensor) -> Tensor:
         digits, _ = _digits()

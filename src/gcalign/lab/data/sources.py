@@ -19,7 +19,7 @@ from gcalign.lab.data.decode import decode, report, short_side, statistics
 from gcalign.lab.data.encoded import Arrays, Encoded, Index, Records, some
 from gcalign.lab.data.images import Images, InMemory, OnDemand, Places
 from gcalign.lab.data.splits import labels_of, strata, stratified, subset
-from gcalign.lab.data.stores import Found, Names
+from gcalign.lab.data.stores import Found
 from gcalign.lab.limits import limit as allowed
 from gcalign.lab.limits import within
 from gcalign.lab.words import path_of
@@ -32,7 +32,7 @@ SAMPLE = 100  # images from whose sizes one is chosen where nobody chose
 SEEN = 1024  # among so many, where those far down a file cost reading it
 LARGEST = 224  # side of images whose size is nobody's choice
 
-Store = Callable[[DataSet, Path | None, Names], Found]
+Store = Callable[[DataSet, Path | None], Found]
 STORES: Mapping[str, tuple[Store, ...]] = {  # where to look, in this order
     "imagenet100": (stores.parquet, stores.saved, files.wnids, stores.hub),
     "fashion-mnist": (stores.parquet, stores.saved, files.idx, stores.hub),
@@ -67,8 +67,6 @@ def load(
     at_most: bool = False,
     on_error: str = "skip",
     seed: int = 0,
-    split_seed: int = 0,
-    columns: Names | None = None,
     corruption: str | None = None,
     severity: int | None = None,
 ) -> Images:
@@ -76,9 +74,9 @@ def load(
 
     `root` holds the files; without it, or without the data in it, the hub is asked. `limit` takes a class-balanced
     subset from `seed`; more than there are is an error, or all of them if it is what to take `at_most`. `on_error` says
-    whether an image that cannot be read is skipped with a warning or fatal. `split_seed` divides a data set that comes
-    undivided; it is apart from `seed`, so that a training set of one seed never meets a test set of another. `columns`
-    names the columns "image", "label", "domain" of a table. `corruption` and `severity` choose from CIFAR-10-C.
+    whether an image that cannot be read is skipped with a warning or fatal. A data set that comes undivided is divided
+    alike for every seed, so that a training set of one never meets a test set of another. `corruption` and `severity`
+    choose from CIFAR-10-C.
     """
     data_set = find(name)
     one_of("split", split, data_set.splits)
@@ -87,24 +85,25 @@ def load(
         within("IMAGE_SIDE", count("size", size, "it is the side of the square images, 32 for CIFAR-10"), "size")
     if limit is not None:
         within("TABLE_ROWS", count("limit", limit, "leave it out to take every image"), "data.limit")
-    for kind in columns or {}:
-        one_of("columns", kind, ("image", "label", "domain"))
     place = None if root is None else path_of(root)
     if name in MAKERS:
         return MAKERS[name](split, root=place, size=size, limit=limit, seed=seed)
     if place is not None and not place.exists():
         raise ValueError(f"root={str(root)!r} does not exist; it must be a folder or file of images for data={name}")
-    _check_corruption(name, corruption, severity)
+    if name != "cifar10c" and (corruption is not None or severity is not None):
+        raise ValueError(f"corruption={corruption!r}, severity={severity}: only data=cifar10c has them")
     if name == "cifar10c":
-        found = files.npy(data_set, place, str(corruption), int(severity or 0))
+        if corruption is None or severity is None or not 1 <= severity <= 5:
+            raise ValueError(f"corruption={corruption!r}, severity={severity}: cifar10c needs both, e.g. 'fog' and 3")
+        found = files.npy(data_set, place, corruption, severity)
         if not found:
             about: dict[str, Any] = {"root": root, "limit": limit, "at_most": at_most, "on_error": on_error}
-            return _corrupted(place, str(corruption), int(severity or 0), size or 32, {**about, "seed": seed})
+            return _corrupted(place, corruption, severity, size or 32, {**about, "seed": seed})
     else:
-        found = _found(data_set, place, columns or {})
+        found = _found(data_set, place)
     if not found:
         raise ValueError(_absent(data_set, place))
-    whole = Whole(data_set, {word: cache(read) for word, read in found.items()}, split_seed)
+    whole = Whole(data_set, {word: cache(read) for word, read in found.items()})
     records, rows, divided = whole.part(split)
     if not len(rows):
         raise ValueError(f"{name} ({split}) holds no images; at least one is needed: add some to root={root}")
@@ -124,17 +123,13 @@ def load(
         if not len(rows):
             raise ValueError(f"{name} ({split}) has no readable image at all; is root={root} the right place?")
     known: dict[str, Any] = {
-        "name": name,
-        "split": split,
         "labels": _taken(records.labels, rows),
         "domains": _taken(records.domains, rows),
-        "classes": records.classes,
-        "domain_names": records.domain_names,
-        "mean": mean,
-        "std": std,
         "places": Places(records.encoded.where, rows),
         "notes": (*records.notes, *divided),
     }
+    known |= {"name": name, "split": split, "mean": mean, "std": std}
+    known |= {"classes": records.classes, "domain_names": records.domain_names}
     return OnDemand(encoded, rows, side, on_error, **known) if large else InMemory(pixels, **known)
 
 
@@ -148,22 +143,12 @@ def _scenes(split: str, *, root: Path | None, size: int | None, limit: int | Non
     return Scenes(split, limit, seed)
 
 
-def _check_corruption(name: str, corruption: str | None, severity: int | None) -> None:
-    if name != "cifar10c" and (corruption is not None or severity is not None):
-        raise ValueError(f"corruption={corruption!r}, severity={severity}: only data=cifar10c has them")
-    if name == "cifar10c" and (corruption is None or severity not in range(1, 6)):
-        raise ValueError(
-            f"corruption={corruption!r}, severity={severity}: cifar10c needs both, say corruption='fog' and a severity "
-            "from 1 to 5"
-        )
-
-
 def _corrupted(root: Path | None, corruption: str, severity: int, size: int, about: dict[str, Any]) -> Images:
     """CIFAR-10-C made from CIFAR-10, from wherever that is, for want of the published one."""
     from gcalign.lab.data import corruptions
 
     one_of("corruption", corruption, corruptions.names())
-    if "test" not in _found(find("cifar10"), root, {}):
+    if "test" not in _found(find("cifar10"), root):
         raise ValueError(_absent(find("cifar10c"), root, corruption))
     clean = load("cifar10", "test", **about)
     pixels = corruptions.corrupt(clean.get(torch.arange(len(clean))), corruption, severity, about["seed"])
@@ -174,9 +159,9 @@ def _corrupted(root: Path | None, corruption: str, severity: int, size: int, abo
     return InMemory(pixels, name="cifar10c", **known)
 
 
-def _found(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+def _found(data_set: DataSet, root: Path | None) -> Found:
     """What the first store that has the data set has of it."""
-    return next((found for store in STORES.get(data_set.name, USUAL) if (found := store(data_set, root, columns))), {})
+    return next((found for store in STORES.get(data_set.name, USUAL) if (found := store(data_set, root))), {})
 
 
 def _absent(data_set: DataSet, root: Path | None, corruption: str = "") -> str:
@@ -202,8 +187,8 @@ def _absent(data_set: DataSet, root: Path | None, corruption: str = "") -> str:
 class Whole:
     """A data set as it is stored: in splits, or undivided and to be divided here."""
 
-    def __init__(self, data_set: DataSet, found: Found, split_seed: int) -> None:
-        self.data_set, self.found, self.split_seed = data_set, found, split_seed
+    def __init__(self, data_set: DataSet, found: Found) -> None:
+        self.data_set, self.found = data_set, found
 
     def word(self, split: str) -> str | None:
         """The word under which this split is stored."""
@@ -218,15 +203,13 @@ class Whole:
             rows: Index = np.arange(len(records.encoded))
             if split == "all":
                 return records, rows, ()
-            kept, held = stratified(_strata(records, rows), share, self.split_seed)
+            kept, held = stratified(_strata(records, rows), share, seed=0)
             each = "of them" if records.labels is None and records.domains is None else "of each class"
             note = f"split: {len(kept):,} of {len(rows):,} images are for training; {share:.0%} {each} for testing"
             return records, (held if split == "test" else kept).numpy(), (note,)
         if word is None:
             have = ", ".join(self.found)
-            raise ValueError(
-                f"{self.data_set.name} has no split {split!r} here, only {have}; name one of those, or add its files"
-            )
+            raise ValueError(f"{self.data_set.name} has no split {split!r}, only {have}; name one, or add its files")
         records = self.found[word]()
         note = f"split: what is stored as {word!r}"
         return records, np.arange(len(records.encoded)), (note,) if share is not None else ()

@@ -53,9 +53,7 @@ def mislabelled(labels: Tensor, share: float, seed: int) -> Tensor:  # -> [N]
     classes, codes = torch.unique(labels, return_inverse=True)
     wrong = torch.randperm(len(labels), generator=generator)[: round(share * len(labels))]
     if len(wrong) and len(classes) < 2:
-        raise ValueError(
-            f"a share of {share} of the labels cannot be wrong where all are {classes.tolist()}; leave it 0"
-        )
+        raise ValueError(f"a share of {share} of the labels cannot be wrong where all are {classes.tolist()}; use 0")
     step = torch.randint(1, max(2, len(classes)), (len(wrong),), generator=generator)
     codes[wrong] = (codes[wrong] + step) % len(classes)
     return classes[codes]

@@ -17,27 +17,27 @@ from gcalign.lab.data.catalogue import STORED, DataSet, places
 from gcalign.lab.data.columns import records
 from gcalign.lab.data.encoded import Records
 from gcalign.lab.data.tables import ArrowTable, Mapped, Parquet
+from gcalign.lab.words import explained
 
 PATIENCE = 5.0  # seconds for the hub to answer at all
 Found = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
-Names = Mapping[str, str]  # of the columns "image", "label" and "domain", where the user gave them
 
 
-def parquet(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+def parquet(data_set: DataSet, root: Path | None) -> Found:
     """`<split>.parquet`, `<split>-*.parquet` or `<split>/*.parquet`; or, where a split can be made, any such file."""
     if root is not None and root.is_file():
-        return _tables({"all": Parquet([root])}, data_set, columns)
+        return _tables({"all": Parquet([root])}, data_set)
     for place in places(data_set, root):
         layouts = ("{}.parquet", "{}-*.parquet", "{}/*.parquet")
         found = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
         if data_set.share is not None and not any(found.values()):
             found = {"all": sorted(place.glob("*.parquet"))}
         if any(found.values()):
-            return _tables({word: Parquet(paths) for word, paths in found.items() if paths}, data_set, columns)
+            return _tables({word: Parquet(paths) for word, paths in found.items() if paths}, data_set)
     return {}
 
 
-def saved(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+def saved(data_set: DataSet, root: Path | None) -> Found:
     """A folder that `save_to_disk` of Hugging Face's `datasets` wrote."""
     for place in places(data_set, root):
         if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
@@ -45,11 +45,11 @@ def saved(data_set: DataSet, root: Path | None, columns: Names) -> Found:
 
             for state in (*place.glob("state.json"), *place.glob("*/state.json")):
                 _check_inside(state)
-            return _mapped(datasets.load_from_disk(str(place)), str(place), data_set, columns)
+            return _mapped(datasets.load_from_disk(str(place)), str(place), data_set)
     return {}
 
 
-def hub(data_set: DataSet, root: Path | None, columns: Names) -> Found:
+def hub(data_set: DataSet, root: Path | None) -> Found:
     """The data set on the Hugging Face hub, or what an earlier download left in its cache."""
     assert data_set.hub is not None
     import datasets
@@ -62,31 +62,28 @@ def hub(data_set: DataSet, root: Path | None, columns: Names) -> Found:
         if answers:
             raise ValueError(f"{data_set.hub} could not be loaded from the hub: {error}") from error
         return {}
-    return _mapped(loaded, data_set.hub, data_set, columns)
+    return _mapped(loaded, data_set.hub, data_set)
 
 
-def _tables(tables: Mapping[str, ArrowTable], data_set: DataSet, columns: Names) -> Found:
-    return {word: partial(records, tables, word, data_set, columns) for word in tables}
+def _tables(tables: Mapping[str, ArrowTable], data_set: DataSet) -> Found:
+    return {word: partial(records, tables, word, data_set) for word in tables}
 
 
-def _mapped(loaded: Any, origin: str, data_set: DataSet, columns: Names) -> Found:
+def _mapped(loaded: Any, origin: str, data_set: DataSet) -> Found:
     splits = loaded if isinstance(loaded, dict) else {"all": loaded}
     tables = {str(w): Mapped(rows.data, rows.features.arrow_schema, f"{origin} {w}") for w, rows in splits.items()}
-    return _tables(tables, data_set, columns)
+    return _tables(tables, data_set)
 
 
 def _check_inside(state: Path) -> None:
     """That the files which a saved data set names are its own."""
-    try:
+    odd = f"{state} is not what `save_to_disk` writes"
+    with explained(odd, "save the data set again", ValueError, KeyError, TypeError):
         content = files.from_json(files.read(state))
         named = [str(part["filename"]) for part in content["_data_files"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{state} is not what `save_to_disk` writes ({error}); save the data set again") from error
     for name in named:
         if Path(name).name != name:
-            raise ValueError(
-                f"{state} names {name!r}; the files of a data set must be within its folder: save it again"
-            )
+            raise ValueError(f"{state} names {name!r}; files of a data set must be within its folder: save it again")
 
 
 def reachable() -> bool:

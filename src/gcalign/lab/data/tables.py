@@ -11,14 +11,18 @@ import glob
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gcalign.errors import count, did_you_mean
 from gcalign.lab.data.encoded import Encoded, Index, Raw
 from gcalign.lab.limits import limit, within
+from gcalign.lab.words import explained
 
 BATCH = 1024  # rows of a parquet file in memory at a time
 RATIO = 1000  # by which images may unpack; those that are pictures hardly do
@@ -50,9 +54,7 @@ class Table(ABC):
 
     def check(self, column: str, key: str) -> None:
         if column not in self.columns:
-            raise ValueError(
-                f"{key}={column}: {self.origin} has no such column; {did_you_mean(column, map(str, self.columns))}"
-            )
+            raise ValueError(f"{key}={column}: {self.origin} has no such column; {did_you_mean(column, self.columns)}")
 
 
 class ArrowTable(Table, ABC):
@@ -76,16 +78,14 @@ class ArrowTable(Table, ABC):
         return self
 
     def kind(self, column: str) -> str:
-        import pyarrow.types as kinds
-
         found = inner = self.schema.field(column).type
         if _holds_bytes(found):
             return "image"
-        while kinds.is_dictionary(inner) or _is_list(inner):
+        while hasattr(inner, "value_type"):  # of a list or a dictionary
             inner = inner.value_type
-        if kinds.is_string(inner) or kinds.is_large_string(inner):
+        if pa.types.is_string(inner) or pa.types.is_large_string(inner):
             return "text"
-        return "array" if kinds.is_integer(inner) or kinds.is_floating(inner) else str(found)
+        return "array" if pa.types.is_integer(inner) or pa.types.is_floating(inner) else str(found)
 
     def values(self, column: str) -> list[Any]:
         return list(self.column(column).to_pylist())
@@ -94,9 +94,7 @@ class ArrowTable(Table, ABC):
         return Cells(self, column)
 
     def nested(self, column: str) -> bool:
-        import pyarrow.types as kinds
-
-        return bool(kinds.is_nested(self.schema.field(column).type))
+        return bool(pa.types.is_nested(self.schema.field(column).type))
 
     def classes(self) -> dict[str, tuple[str, ...]]:
         """By column, the names of classes that `datasets` writes beside a table; other writers leave them out."""
@@ -166,8 +164,6 @@ class Parquet(ArrowTable):
         return f"{self.files[k]} row {row - int(self.starts[k])}"
 
     def column(self, name: str) -> Any:
-        import pyarrow as pa
-
         parts = []
         for file in self.files:
             opened = _open(file, [] if self.nested(name) else [name])  # each text once, however many rows have it
@@ -175,33 +171,28 @@ class Parquet(ArrowTable):
                 times = chunk.num_values if "DELTA_BYTE_ARRAY" in chunk.encodings else 1
                 size = times * chunk.total_uncompressed_size
                 within("TABLE_BYTES", size, f"the number of bytes of {name!r} of {file}")
-            try:
+            with _readable(file):
                 parts.append(opened.read(columns=[name]).column(name))
-            except (pa.ArrowException, OSError, KeyError, MemoryError) as error:
-                raise _unreadable(file, error) from error
         return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
     def values(self, column: str) -> list[Any]:
         return [value for file in self.files for value in python_values(columns_of(file, [column])[column])]
 
     def read(self, column: str, rows: Index) -> Iterator[Raw]:
-        import pyarrow as pa
-
         for file, start, stop in zip(self.files, self.starts[:-1], self.starts[1:], strict=True):
             wanted = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start
             if not len(wanted):
                 continue
             opened, first = _open(file), 0
-            try:
-                for batch in opened.iter_batches(_together(opened, column, file), columns=[column]):
+            together = _together(opened, column, file)
+            with _readable(file):
+                for batch in opened.iter_batches(together, columns=[column]):
                     here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(batch))]
                     if len(here):
                         yield from _bytes(batch.column(0).take(pa.array(here - first)))
                     first += len(batch)
                     if first > wanted[-1]:
                         break
-            except (pa.ArrowException, OSError) as error:
-                raise _unreadable(file, error) from error
 
     def mapped(self, column: str) -> ArrowTable:
         import datasets
@@ -213,19 +204,15 @@ class Parquet(ArrowTable):
 
 
 def _open(file: Path, dictionary: Sequence[str] = ()) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
+    with _readable(file):
         if not file.is_file():
             raise ValueError("it is a pipe, a device or a folder")
         return pq.ParquetFile(file, read_dictionary=list(dictionary))
-    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-        raise _unreadable(file, error) from error
 
 
-def _unreadable(file: Path, error: Exception) -> ValueError:
-    return ValueError(f"{file} is not a readable parquet file ({error}); it may be truncated: download it again")
+def _readable(file: Path) -> AbstractContextManager[None]:
+    kinds = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
+    return explained(f"{file} is not a readable parquet file", "it may be truncated: download it again", *kinds)
 
 
 def _chunks(opened: Any, column: str) -> Iterator[Any]:
@@ -251,22 +238,13 @@ def _together(opened: Any, column: str, file: Path) -> int:
 
 
 def _holds_bytes(kind: Any) -> bool:
-    import pyarrow.types as kinds
-
-    if kinds.is_struct(kind):
+    if pa.types.is_struct(kind):
         return any(kind.field(k).name == "bytes" and _holds_bytes(kind.field(k).type) for k in range(kind.num_fields))
-    return bool(kinds.is_binary(kind) or kinds.is_large_binary(kind))
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _bytes(column: Any) -> list[bytes]:
     """The encoded images of a column; b"" where there is none."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     values = pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
@@ -278,8 +256,6 @@ _WIDTH = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96"
 
 def columns_of(file: Path, names: Sequence[str]) -> Any:
     """Whole columns of a parquet file as an Arrow table; a text or an image that is stored once is held once."""
-    import pyarrow as pa
-
     size, texts = 0, set()
     for chunk in (chunk for name in names for chunk in _chunks(_open(file), name)):
         width = _WIDTH.get(chunk.physical_type)
@@ -288,16 +264,13 @@ def columns_of(file: Path, names: Sequence[str]) -> Any:
         times = chunk.num_values if "DELTA_BYTE_ARRAY" in chunk.encodings else 1
         size += max(times * chunk.total_uncompressed_size, (width or 4) * chunk.num_values)
     within("ARRAY_BYTES", size, f"the number of bytes of {', '.join(map(repr, names[:3]))} of {file}")
-    try:
-        return _open(file, sorted(texts)).read(columns=list(names))
-    except (pa.ArrowException, OSError, KeyError, MemoryError) as error:
-        raise _unreadable(file, error) from error
+    opened = _open(file, sorted(texts))
+    with _readable(file):
+        return opened.read(columns=list(names))
 
 
 def python_values(column: Any) -> list[Any]:
     """The values of an Arrow array as Python has them; one that is stored once is one object."""
-    import pyarrow as pa
-
     if isinstance(column, pa.ChunkedArray):
         return [value for chunk in column.chunks for value in python_values(chunk)]
     if isinstance(column, pa.DictionaryArray):

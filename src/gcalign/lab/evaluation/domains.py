@@ -12,9 +12,8 @@ from torch import Tensor
 
 from gcalign.lab.data.splits import stratified
 from gcalign.lab.evaluation.classifiers import descent, regression, squared_error
-from gcalign.lab.evaluation.labels import checked_labels
 from gcalign.lab.evaluation.protocols import linear
-from gcalign.lab.evaluation.results import Fitted, Result, judged, spread
+from gcalign.lab.evaluation.results import Fit, Fitted, Result, checked_labels, judged, spread
 
 
 def least_squares(
@@ -56,18 +55,9 @@ def domain_probe(
     """
     known = _known(domains, len(features))
     train, test = stratified(known, test_share, seed) if unseen is None else _apart(unseen, len(features))
-    return judged(
-        "domain-probe",
-        least_squares,
-        features[train],
-        known[train],
-        features[test],
-        known[test],
-        seed=seed,
-        split=f"{test_share:.0%} of each domain" if unseen is None else "images held out of training",
-        names=names,
-        **options,
-    )
+    split = f"{test_share:.0%} of each domain" if unseen is None else "images held out of training"
+    about = {"seed": seed, "split": split, "names": names, **options}
+    return _divided("domain-probe", least_squares, features, known, train, test, **about)
 
 
 def leave_one_domain_out(
@@ -92,19 +82,9 @@ def leave_one_domain_out(
     results = {}
     for domain in present:
         name = domain_names[domain] if domain < len(domain_names) else str(domain)
+        about = {"seed": seed, "split": f"domain {name}", "names": names, **options}
         inside, outside = known != domain, known == domain
-        results[name] = judged(
-            "leave-one-domain-out",
-            least_squares,
-            features[inside],
-            labels[inside],
-            features[outside],
-            labels[outside],
-            seed=seed,
-            split=f"domain {name}",
-            names=names,
-            **options,
-        )
+        results[name] = _divided("leave-one-domain-out", least_squares, features, labels, inside, outside, **about)
     return _mean(results, "each domain in turn")
 
 
@@ -128,20 +108,14 @@ def corruption_probe(
     for corruption, x in features.items():
         y = checked_labels(labels[corruption], len(x), corruption)
         test, train = stratified(y, share, seed)
-        results[corruption] = judged(
-            "corruption-probe",
-            linear,
-            x[train],
-            y[train],
-            x[test],
-            y[test],
-            seed=seed,
-            split=f"the other {1 - share:.0%} of {corruption}",
-            names=names,
-            epochs=epochs,
-            **options,
-        )
+        about = {"seed": seed, "split": f"the other {1 - share:.0%} of {corruption}", "names": names, **options}
+        results[corruption] = _divided("corruption-probe", linear, x, y, train, test, epochs=epochs, **about)
     return _mean(results, f"the other {1 - share:.0%} of each corruption")
+
+
+def _divided(protocol: str, fit: Fit, x: Tensor, y: Tensor, train: Tensor, test: Tensor, **about: Any) -> Result:
+    """A fit on the rows `train`, judged on the rows `test`."""
+    return judged(protocol, fit, x[train], y[train], x[test], y[test], **about)
 
 
 def _known(domains: Tensor | None, n: int) -> Tensor:

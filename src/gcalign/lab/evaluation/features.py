@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gcalign.errors import count
 from gcalign.lab.data.images import Images
+from gcalign.lab.data.views import normalise
 from gcalign.lab.models.state import evaluating
 
 
@@ -22,10 +23,21 @@ def extract(
     batch_size: int = 256,
     device: str | torch.device = "cpu",
     progress: bool = False,
+    finite: bool = True,
 ) -> Tensor:  # [N, D] float32 on the CPU
-    """Finite features of each image, un-augmented; the encoder moves to `device` and is otherwise unchanged."""
-    features = outputs(encoder, images, batch_size=batch_size, device=device, progress=progress)
-    if not features.isfinite().all():
+    """Features of each image, un-augmented, finite unless `finite` is false; the encoder moves to `device`."""
+    count("batch_size", batch_size, "256 is the default")
+    if len(images) == 0:
+        raise ValueError(f"{images.name} ({images.split}) has no images; there is nothing to embed")
+    encoder.to(device)
+    starts: Sequence[int] = range(0, len(images), batch_size)
+    parts = []
+    with unchanged(encoder), evaluating(encoder), torch.inference_mode():
+        for start in track(starts, description=f"features of {images.name} ({images.split})", disable=not progress):
+            indices = torch.arange(start, min(start + batch_size, len(images)))
+            parts.append(encoder(pixels(images, indices, device)).float().cpu())
+    features = torch.cat(parts)  # outside inference mode: an ordinary tensor, fit for training a probe on
+    if finite and not features.isfinite().all():
         bad = int((~features.isfinite().all(1)).sum())
         raise ValueError(
             f"{bad} of {len(features)} feature vectors of {images.name} ({images.split}) are not finite; "
@@ -34,34 +46,9 @@ def extract(
     return features
 
 
-def outputs(
-    module: nn.Module,
-    images: Images,
-    *,
-    batch_size: int = 256,
-    device: str | torch.device = "cpu",
-    progress: bool = False,
-) -> Tensor:  # [N, D] float32 on the CPU
-    """What a module makes of each image in eval mode, finite or not."""
-    count("batch_size", batch_size, "256 is the default")
-    if len(images) == 0:
-        raise ValueError(f"{images.name} ({images.split}) has no images; there is nothing to embed")
-    module.to(device)
-    starts: Sequence[int] = range(0, len(images), batch_size)
-    parts = []
-    with unchanged(module), evaluating(module), torch.inference_mode():
-        for start in track(starts, description=f"features of {images.name} ({images.split})", disable=not progress):
-            indices = torch.arange(start, min(start + batch_size, len(images)))
-            parts.append(module(pixels(images, indices, device)).float().cpu())
-    return torch.cat(parts)  # outside inference mode: an ordinary tensor, fit for training a probe on
-
-
 def pixels(images: Images, indices: Tensor, device: str | torch.device = "cpu") -> Tensor:  # [B, C, H, W] float32
     """These images, un-augmented, normalised per channel as in training."""
-    x = images.get(indices).to(device).float() / 255
-    mean = torch.tensor(images.mean, device=device).view(-1, 1, 1)
-    std = torch.tensor(images.std, device=device).view(-1, 1, 1)
-    return (x - mean) / std
+    return normalise(images.get(indices).to(device), images.mean, images.std)
 
 
 @contextmanager
@@ -81,10 +68,8 @@ def unchanged(encoder: nn.Module) -> Iterator[None]:
 
 def fingerprint(module: nn.Module) -> dict[str, str]:
     """A hash of the bytes of each parameter and buffer."""
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    return {name: _hash(tensor) for name, tensor in tensors}
-
-
-def _hash(tensor: Tensor) -> str:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
+    found = {}
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        found[name] = hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.nn import functional
 from gcalign.errors import count, positive
 from gcalign.lab.data.images import Images, Subset
 from gcalign.lab.data.splits import stratified
-from gcalign.lab.evaluation.features import outputs, pixels
+from gcalign.lab.evaluation.features import extract, pixels
 from gcalign.lab.evaluation.results import Fitted
 from gcalign.lab.models.state import seeded
 
@@ -41,9 +42,26 @@ def finetune(
     count("batch_size", batch_size, "BatchNorm needs 2 images", least=2)
 
     def tuned(images: Images, codes: Tensor, rate: float) -> nn.Module:
-        return _tuned(
-            encoder, images, codes, classes, rate, epochs=epochs, batch_size=batch_size, seed=seed, device=device
-        )
+        body = copy.deepcopy(encoder).requires_grad_(True).train().to(device)
+        steps = epochs * max(1, math.ceil(len(images) / batch_size))
+        order = torch.Generator().manual_seed(seed)
+        with seeded(seed):  # the last layer's weights, and dropout if the encoder has any
+            width = extract(body, Subset(images, torch.arange(1)), device=device, finite=False).shape[1]
+            model = nn.Sequential(body, nn.Linear(width, classes).to(device))
+            solver = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(solver, steps)
+            for _ in range(epochs):
+                for batch in torch.randperm(len(images), generator=order).split(batch_size):
+                    if len(batch) > 1:  # BatchNorm has no variance of a single image
+                        solver.zero_grad()
+                        out = model(pixels(images, batch, device))
+                        functional.cross_entropy(out, codes[batch].to(device)).backward()
+                        solver.step()
+                    schedule.step()
+        return model
+
+    def predicted(model: nn.Module, images: Images) -> Tensor:  # [M]; a diverged model loses on validation, no more
+        return extract(model, images, device=device, finite=False).argmax(1)
 
     score, best = None, rates[0]
     if len(rates) > 1:
@@ -51,44 +69,9 @@ def finetune(
         scores = []
         for rate in rates:
             model = tuned(Subset(x, rest), y[rest], rate)
-            scores.append((_codes(model, Subset(x, held), device) == y[held]).double().mean().item())
+            scores.append((predicted(model, Subset(x, held)) == y[held]).double().mean().item())
         score = max(scores)
         best = rates[scores.index(score)]
     model = tuned(x, y, best)
     settings = {"lr": best, "tried": list(rates), "epochs": epochs, "batch_size": batch_size}
-    return Fitted({"test": lambda images: _codes(model, images, device)}, settings, len(y), score)
-
-
-def _tuned(
-    encoder: nn.Module,
-    images: Images,
-    codes: Tensor,
-    classes: int,
-    lr: float,
-    *,
-    epochs: int,
-    batch_size: int,
-    seed: int,
-    device: str | torch.device,
-) -> nn.Module:
-    body = copy.deepcopy(encoder).requires_grad_(True).train().to(device)
-    steps = epochs * max(1, math.ceil(len(images) / batch_size))
-    order = torch.Generator().manual_seed(seed)
-    with seeded(seed):  # the last layer's weights, and dropout if the encoder has any
-        width = outputs(body, Subset(images, torch.arange(1)), device=device).shape[1]
-        model = nn.Sequential(body, nn.Linear(width, classes).to(device))
-        solver = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(solver, steps)
-        for _ in range(epochs):
-            for batch in torch.randperm(len(images), generator=order).split(batch_size):
-                if len(batch) > 1:  # BatchNorm has no variance of a single image
-                    solver.zero_grad()
-                    out = model(pixels(images, batch, device))
-                    functional.cross_entropy(out, codes[batch].to(device)).backward()
-                    solver.step()
-                schedule.step()
-    return model
-
-
-def _codes(model: nn.Module, images: Images, device: str | torch.device) -> Tensor:  # [M]
-    return outputs(model, images, device=device).argmax(1)  # a diverged one loses on validation, no more
+    return Fitted({"test": partial(predicted, model)}, settings, len(y), score)

@@ -17,8 +17,7 @@ from gcalign.lab.data.splits import drawn, stratified
 from gcalign.lab.evaluation.classifiers import Affine, descent, logistic, neighbours, principal, standardisation
 from gcalign.lab.evaluation.features import extract, unchanged
 from gcalign.lab.evaluation.finetune import finetune
-from gcalign.lab.evaluation.labels import checked_labels
-from gcalign.lab.evaluation.results import Fit, Fitted, Inputs, Result, judged
+from gcalign.lab.evaluation.results import Fit, Fitted, Inputs, Result, checked_labels, judged
 
 # relative to the mean loss, so the same grid suits any number of samples; strongest first: it wins ties
 L2_GRID = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)

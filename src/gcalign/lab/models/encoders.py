@@ -125,24 +125,21 @@ class Small(nn.Module):
 
 
 class Custom(nn.Module):
-    """A module of the user's: its classifier (`fc`, `head` or `classifier`), if any, gives way to the identity."""
+    """A module of the user's, with the number of its features, which two items tell."""
 
-    def __init__(self, module: nn.Module, shape: tuple[int, int, int]) -> None:
+    def __init__(self, module: nn.Module, two: Any) -> None:
         super().__init__()
         self.module = module
-        self.replaced = [name for name in _CLASSIFIERS if isinstance(getattr(module, name, None), nn.Module)]
-        for name in self.replaced:
-            setattr(module, name, nn.Identity())
-        with evaluating(self), torch.no_grad():  # eval mode: a dry run on zeros must not reach BatchNorm's statistics
-            out = self(torch.zeros(2, *shape))
+        with evaluating(self), torch.no_grad():  # eval mode: a dry run must not reach BatchNorm's statistics
+            out = self(two)
         if out.dim() != 2 or len(out) != 2:
             raise ValueError(
-                f"{type(module).__name__} maps images [2, {', '.join(map(str, shape))}] to {tuple(out.shape)}; "
-                "it must give features [2, D] or feature maps [2, D, H, W]"
+                f"{type(module).__name__} maps {list(two.shape) if isinstance(two, Tensor) else 'two items'} to "
+                f"{tuple(out.shape)}; it must give features [2, D], or of images feature maps [2, D, H, W]"
             )
         self.features = out.shape[1]
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, features]
+    def forward(self, x: Any) -> Tensor:  # items -> [B, features]
         out = self.module(x)
         if not isinstance(out, Tensor):
             raise TypeError(
@@ -152,7 +149,7 @@ class Custom(nn.Module):
         return out.mean((2, 3)) if out.dim() == 4 else out
 
     def extra_repr(self) -> str:
-        return f"features={self.features}, replaced={self.replaced}"
+        return f"features={self.features}"
 
 
 _RESNETS: dict[str, tuple[type[_Basic] | type[_Bottleneck], tuple[int, ...]]] = {
@@ -212,20 +209,31 @@ def encoder(
 
 
 def _custom(function: Factory, shape: tuple[int, int, int], width: float, stem: str) -> nn.Module:
-    name = getattr(function, "__name__", type(function).__name__)
+    name, parameters = called(function), inspect.signature(function).parameters
+    for key, value, default in (("width", width, 1.0), ("stem", stem, "auto")):
+        if value != default and key not in parameters:
+            raise ValueError(f"{key}={value!r} has no effect: {name} takes no argument {key!r}; leave it out")
+    module = module_of(function, shape=shape, width=width, stem=stem)
+    replaced = [part for part in _CLASSIFIERS if isinstance(getattr(module, part, None), nn.Module)]
+    for part in replaced:
+        setattr(module, part, nn.Identity())
+    if replaced:
+        _log.warning("%s: %s replaced by the identity to get at the features", name, " and ".join(replaced))
+    return Custom(module, torch.zeros(2, *shape))
+
+
+def called(function: Factory) -> str:
+    """The name of a user's function."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def module_of(function: Factory, **offered: Any) -> nn.Module:
+    """What a user's function makes, given those arguments that it takes."""
     parameters = inspect.signature(function).parameters
-    offered: dict[str, Any] = {"shape": shape, "width": width, "stem": stem}
-    accepted = {key: value for key, value in offered.items() if key in parameters}
-    for key, default in (("width", 1.0), ("stem", "auto")):
-        if offered[key] != default and key not in accepted:
-            raise ValueError(f"{key}={offered[key]!r} has no effect: {name} takes no argument {key!r}; leave it out")
-    module = function(**accepted)
+    module = function(**{key: value for key, value in offered.items() if key in parameters})
     if not isinstance(module, nn.Module):
-        raise TypeError(f"{name} returned {type(module).__name__}; it must return a torch.nn.Module")
-    custom = Custom(module, shape)
-    if custom.replaced:
-        _log.warning("%s: %s replaced by the identity to get at the features", name, " and ".join(custom.replaced))
-    return custom
+        raise TypeError(f"{called(function)} returned {type(module).__name__}; it must return a torch.nn.Module")
+    return module
 
 
 def _scaled(channels: int, width: float) -> int:

@@ -29,31 +29,22 @@ def projector(kind: str, features: int, hidden: int = 2048, out: int = 128, seed
     count("out", out, "the paper uses 128")
     if kind == "none":
         return Head(features=features)
-    size = f"projector={kind} hidden={hidden} out={out}"
-    if kind == "mlp2":
-        return made(
-            lambda: Head(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out), features=out),
-            seed,
-            size,
-        )
-    return made(
-        lambda: Head(
-            *_normalised(features, hidden), *_normalised(hidden, hidden), nn.Linear(hidden, out), features=out
-        ),
-        seed,
-        size,
-    )
+
+    def make() -> Head:
+        if kind == "mlp2":
+            return Head(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out), features=out)
+        layers = (*_normalised(features, hidden), *_normalised(hidden, hidden))
+        return Head(*layers, nn.Linear(hidden, out), features=out)
+
+    return made(make, seed, f"projector={kind} hidden={hidden} out={out}")
 
 
 def predictor(dim: int, hidden: int = 2048, seed: int = 0) -> Head:
     """BYOL's predictor dim → hidden → dim, of the online branch only."""
     count("dim", dim, "the projector's `features`")
     count("hidden", hidden, "2048 matches the projector; BYOL itself uses 4096")
-    return made(
-        lambda: Head(*_normalised(dim, hidden), nn.Linear(hidden, dim), features=dim),
-        seed,
-        f"predictor dim={dim} hidden={hidden}",
-    )
+    size = f"predictor dim={dim} hidden={hidden}"
+    return made(lambda: Head(*_normalised(dim, hidden), nn.Linear(hidden, dim), features=dim), seed, size)
 
 
 def _normalised(inputs: int, outputs: int) -> tuple[nn.Module, ...]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from gcalign.errors import count, did_you_mean
-from gcalign.lab.models.encoders import NAMES, Factory, _scaled, encoder
-from gcalign.lab.models.state import evaluating, seeded
+from gcalign.lab.models.encoders import NAMES, Custom, Factory, _scaled, encoder, module_of
+from gcalign.lab.models.state import seeded
 
 USUAL = {"image": "small", "text": "ngrams", "array": "mlp"}
 BUCKETS = 2**15
@@ -43,9 +41,7 @@ class NGrams(nn.Module):
         self.buckets = count("buckets", buckets, f"{BUCKETS} is usual")
         inner, self.features = _scaled(128, width), _scaled(FEATURES, width)
         self.embedding = nn.EmbeddingBag(buckets, inner, mode="mean")
-        self.layers = nn.Sequential(
-            nn.Linear(inner, self.features), nn.ReLU(), nn.Linear(self.features, self.features), nn.ReLU()
-        )
+        self.layers = _two_layers(inner, self.features)
 
     def forward(self, texts: Sequence[str]) -> Tensor:  # B texts -> [B, features]
         if isinstance(texts, str):
@@ -69,35 +65,20 @@ def hashed(text: str) -> npt.NDArray[np.int64]:
     return np.array(codes, np.int64)
 
 
+def _two_layers(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs), nn.ReLU())
+
+
 class Numbers(nn.Module):
     """Arrays [B, D] → features: two layers."""
 
     def __init__(self, inputs: int, width: float = 1.0) -> None:
         super().__init__()
         self.features = _scaled(FEATURES, width)
-        self.layers = nn.Sequential(
-            nn.Linear(inputs, self.features), nn.ReLU(), nn.Linear(self.features, self.features), nn.ReLU()
-        )
+        self.layers = _two_layers(inputs, self.features)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, D] -> [B, features]
         return self.layers(x)
-
-
-class Own(nn.Module):
-    """A module of the user's for texts or arrays, with the number of its features."""
-
-    def __init__(self, module: nn.Module, sample: Any) -> None:
-        super().__init__()
-        self.module = module
-        with evaluating(self), torch.no_grad():
-            out = module(sample)
-        if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 2:
-            got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise ValueError(f"{type(module).__name__} maps two items to {got}; it must give features [2, D]")
-        self.features = out.shape[1]
-
-    def forward(self, x: Any) -> Tensor:
-        return self.module(x)
 
 
 def side_encoder(
@@ -116,9 +97,5 @@ def side_encoder(
                     "module:function, named in the command"
                 )
             return NGrams(width=width) if kind == "text" else Numbers(shape[0], width)
-        taken = inspect.signature(name).parameters
-        offered: dict[str, Any] = {"shape": shape, "width": width}
-        module = name(**{key: value for key, value in offered.items() if key in taken})
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"{getattr(name, '__name__', name)} returned {type(module).__name__}, not an nn.Module")
-        return Own(module, ["a", "b"] if kind == "text" else torch.zeros(2, *shape))
+        module = module_of(name, shape=shape, width=width)
+        return Custom(module, ["a", "b"] if kind == "text" else torch.zeros(2, *shape))

@@ -47,7 +47,7 @@ def named(given: Mapping[str, str]) -> Baseline | None:
         for key in WORDS:
             if key in given:
                 raise ValueError(
-                    f"{key}={given[key]} is for a baseline, and run={name} has a model of its own; use run=untrained"
+                    f"{key}={given[key]} is for run=untrained, and run={name} has its own model; leave it out"
                 )
         return None
     if name == "pixels":

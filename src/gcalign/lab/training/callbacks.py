@@ -30,9 +30,7 @@ class Keeper(Callback):
         assert isinstance(module, Training)
         first = trainer.strategy.broadcast(self.resume_at)
         if first != self.resume_at:
-            raise ValueError(
-                f"rank {trainer.global_rank} continues at step {self.resume_at}, rank 0 at {first}; try again"
-            )
+            raise ValueError(f"rank {trainer.global_rank} is at step {self.resume_at}, rank 0 at {first}; try again")
         if self.resume_at:
             module.done = load_checkpoint(self.run, module, trainer.optimizers[0], trainer.precision_plugin)
         self.clock, self.clocked = time.perf_counter(), self.resume_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import AbstractContextManager
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gcalign.lab import files
-from gcalign.lab.training.runs import Run, brief, read, save
-from gcalign.lab.training.sums import check_crc32, crc32
+from gcalign.lab.training.container import AGAIN, about_of, read, read_checked, save_checked
+from gcalign.lab.training.runs import Run
+from gcalign.lab.words import explained
 
 
 def save_checkpoint(
@@ -21,38 +22,29 @@ def save_checkpoint(
 ) -> None:
     """Everything step `step` starts from, written by the first process; `config` is the hash of the run's config."""
     tensors = {f"model.{k}": v for k, v in whole_state(module).items()}
-    numbers: dict[str, dict[str, float]] = {}
     for index, slots in optimizer.state_dict()["state"].items():
-        for name, value in slots.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{name}"] = _whole(value)
-            elif value is not None:
-                numbers.setdefault(str(index), {})[name] = value
-    if module.global_rank:
-        return
-    scaler = precision.state_dict()
-    about = {"step": str(step), "numbers": json.dumps(numbers), "scaler": json.dumps(scaler), "config": config}
-    save(run.checkpoint_file, tensors, {**about, "crc32": crc32(tensors, json.dumps(about, sort_keys=True))})
+        tensors |= {f"optimizer.{index}.{name}": _whole(v) for name, v in slots.items() if v is not None}
+    if module.global_rank == 0:
+        about = {"step": step, "scaler": precision.state_dict(), "config": config}
+        save_checked(run.checkpoint_file, tensors, about)
 
 
 def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, precision: Precision) -> int:
     """Put the state back and return the step that comes next."""
-    tensors, metadata = read(run.checkpoint_file)
-    code = metadata.pop("crc32", None)
-    check_crc32(run.checkpoint_file, tensors, json.dumps(metadata, sort_keys=True), code)
-    try:
+    tensors, about = read_checked(run.checkpoint_file)
+    with _of(run):
         own = module.state_dict()
         saved = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
         module.load_state_dict({k: _divided(v, own[k]) if k in own else v for k, v in saved.items()})
-        state = _state(tensors, files.from_json(metadata["numbers"]), optimizer)
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        scaler = files.from_json(metadata.get("scaler", "{}"))
+        optimizer.load_state_dict(
+            {"state": _state(tensors, optimizer), "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+        scaler = about.get("scaler", {})
+        scaler = files.from_json(scaler) if isinstance(scaler, str) else scaler
         if not all(type(value) in (int, float) for value in scaler.values()):
             raise ValueError(f"its scaler is {scaler}")
         precision.load_state_dict(scaler)
-        return _step(metadata)
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _foreign(run, error) from error
+        return _step(about)
 
 
 def whole_state(module: nn.Module) -> dict[str, Tensor]:
@@ -71,7 +63,7 @@ def _divided(value: Tensor, like: Tensor) -> Tensor:
     return torch.empty_like(like, dtype=value.dtype).copy_(value).detach() if value.shape == like.shape else value
 
 
-def _state(tensors: dict[str, Tensor], numbers: Any, optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+def _state(tensors: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for key, value in tensors.items():
@@ -81,8 +73,6 @@ def _state(tensors: dict[str, Tensor], numbers: Any, optimizer: torch.optim.Opti
         if int(index) >= len(trained) or (value.dim() and value.shape != trained[int(index)].shape):
             raise ValueError(f"{key} has shape {tuple(value.shape)}")
         state.setdefault(int(index), {})[name] = _divided(value, trained[int(index)]) if value.dim() else value
-    for index, slots in numbers.items():
-        state.setdefault(int(index), {}).update(slots)
     return state
 
 
@@ -90,21 +80,20 @@ def checkpoint_step(run: Run, config: str | None = None) -> int:
     """The step that a run continues with, 0 if it has no checkpoint; `config` is the hash that it must have."""
     if not run.checkpoint_file.exists():
         return 0
-    metadata = read(run.checkpoint_file, tensors=False)[1]
-    try:
-        if config is not None and metadata.get("config", config) != config:
-            raise ValueError(f"its config is {metadata['config']}, not {config}")
-        return _step(metadata)
-    except (ValueError, KeyError) as error:
-        raise _foreign(run, error) from error
+    about = about_of(run.checkpoint_file, read(run.checkpoint_file, tensors=False)[1])
+    with _of(run):
+        if config is not None and about.get("config", config) != config:
+            raise ValueError(f"its config is {about['config']}, not {config}")
+        return _step(about)
 
 
-def _step(metadata: dict[str, str]) -> int:
-    if not metadata["step"].isdigit():
-        raise ValueError(f"its step is {metadata['step']!r}")
-    return int(metadata["step"])
+def _step(about: dict[str, Any]) -> int:
+    if not str(about["step"]).isdigit():
+        raise ValueError(f"its step is {about['step']!r}")
+    return int(about["step"])
 
 
-def _foreign(run: Run, error: Exception) -> ValueError:
-    said = f"{type(error).__name__}: {brief(error)}"
-    return ValueError(f"{run.checkpoint_file} is no checkpoint of this run ({said}); delete it to start the run again")
+def _of(run: Run) -> AbstractContextManager[None]:
+    """Within, whatever does not fit the run is an error that says what to do."""
+    odd = (RuntimeError, ValueError, KeyError, TypeError, AttributeError)
+    return explained(f"{run.checkpoint_file} is not a checkpoint of this run", AGAIN, *odd)

@@ -15,7 +15,6 @@ from gcalign.errors import did_you_mean, one_of
 from gcalign.lab.data.pair_sources import NAMES as PAIRED
 from gcalign.lab.data.sources import names as data_names
 from gcalign.lab.training import rules
-from gcalign.lab.training.pair_rules import PAIR_OPTIONS
 from gcalign.lab.training.recipes import RECIPES
 from gcalign.lab.training.typed import merged, typed, value_of
 from gcalign.lab.training.weights import digest
@@ -46,7 +45,14 @@ _LATER = (  # options that came after the first committed runs
     ("target", "noise", 0.0),
     ("pairs", "fixed", False),
     ("pairs", "digest", None),
-    *PAIR_OPTIONS,
+    ("data", "columns", ""),
+    ("data", "group", None),
+    ("data", "fold", 0),
+    ("data", "validation", 0.1),
+    ("data", "test", 0.2),
+    ("model", "encoders", ""),
+    ("pairs", "multi", "pairwise"),
+    ("method", "learnable", None),
     ("", "strategy", "auto"),  # "" is the run itself
     ("", "sync_batchnorm", False),
     ("", "compile", False),
@@ -257,7 +263,7 @@ def _unknown(key: str, text: str, known: Iterable[str]) -> str:
     if plain != key and plain in known:
         return f"{key}={text} must be written {plain}={text}; every key of a run has a value already"
     near = did_you_mean(plain, [*known, *GROUPS])
-    return f"{f'{key}={text}'!r} sets {plain!r}, which is no key of a run; {near}: see `gcalign train --help`"
+    return f"unknown key {plain!r} in {f'{key}={text}'!r}; {near}: see `gcalign train --help`"
 
 
 def _read(hint: Any, key: str, text: str) -> Any:

@@ -21,8 +21,9 @@ import gcalign
 from gcalign.errors import one_of
 from gcalign.lab import files
 from gcalign.lab.training.config import Config
+from gcalign.lab.training.container import read, save
 from gcalign.lab.training.ready import Encoder
-from gcalign.lab.training.runs import Run, load_encoder, read, weights_of
+from gcalign.lab.training.runs import Run, load_encoder, weights_of
 from gcalign.lab.training.use import words
 from gcalign.lab.words import path_of, printable
 
@@ -57,7 +58,7 @@ def export(overrides: Sequence[str], output: str) -> Path:
         raise ValueError(f"-o {output} exists; an export is a new folder: choose another name, or remove it")
     run = Run.at(given["run"])
     encoder = load_encoder(run.path, encoder=given.get("encoder"))
-    config = weights_of(run)[1]
+    config = weights_of(run).config
     if encoder.normalisation is None:
         raise ValueError(f"run={run.path} does not say how its images were normalised; train it again")
     images = torch.rand(5, *encoder.shape, generator=torch.Generator().manual_seed(0))
@@ -118,13 +119,10 @@ def _torch_export(encoder: Encoder, config: Config, path: Path) -> _Again:
 
 
 def _safetensors(encoder: Encoder, config: Config, path: Path) -> _Again:
-    from safetensors.torch import save
-
     assert encoder.normalisation is not None
     mean, std = encoder.normalisation
     about = {"config": config.identity, "shape": encoder.shape, "mean": mean, "std": std}
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in encoder.network.state_dict().items()}
-    files.write(path, save(tensors, {"gcalign": json.dumps(about, sort_keys=True)}))
+    save(path, encoder.network.state_dict(), {"gcalign": json.dumps(about, sort_keys=True)})
     twin = copy.deepcopy(encoder)
     for value in twin.network.state_dict().values():
         value.zero_()

@@ -52,17 +52,15 @@ def _fields(classes: dict[str, ast.ClassDef], lines: list[str], name: str, prefi
 
 def _value(node: ast.expr) -> str:
     """A default as it is typed in a command."""
-    if isinstance(node, ast.Constant):
-        return (
-            str(node.value).lower()
-            if isinstance(node.value, bool)
-            else "null"
-            if node.value is None
-            else str(node.value)
-        )
-    if isinstance(node, (ast.Tuple, ast.List)):
-        return f"[{','.join(_value(element) for element in node.elts)}]"
-    return "{}" if "dict" in ast.unparse(node) else ast.unparse(node)
+    try:
+        return typed(ast.literal_eval(node))
+    except ValueError:  # a call or a name
+        return "{}" if "dict" in ast.unparse(node) else ast.unparse(node)
+
+
+def typed(value: Any) -> str:
+    """A value as it is typed in a command."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def options() -> dict[str, list[tuple[str, str]]]:
@@ -95,5 +93,5 @@ def resolved(content: dict[str, Any], folder: str) -> str:
         for part, inner in parts:
             chosen = part is None or (part == "name" and key in ("method", "data"))
             name = key if chosen else f"{key}.{part}"
-            lines.append(f"{name}={json.dumps(inner, ensure_ascii=False) if not isinstance(inner, str) else inner}")
+            lines.append(f"{name}={typed(inner)}")
     return "\n".join([*lines, f"folder: {content['runs']}/{folder}", "dry=true: nothing was written"])

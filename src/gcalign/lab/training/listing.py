@@ -40,7 +40,7 @@ def show(folder: str, *, mean: bool = False) -> None:
 def listing(folder: str) -> list[dict[str, Any]]:
     """One row for each run below a folder, in words: what it is, how far it is, its best-known accuracies."""
     rows = []
-    for record in map(_record, _runs(folder)):
+    for record in (_record(*each) for each in _read(folder)):
         said = ", ".join(f"{k} {100 * v:.1f} %" for k, v in record["accuracy"].items())
         rows.append(
             {key: "–" if value is None else value for key, value in {**record, "accuracy": said or None}.items()}
@@ -50,50 +50,53 @@ def listing(folder: str) -> list[dict[str, Any]]:
 
 def records(folder: str) -> list[dict[str, Any]]:
     """The same as plain data: the accuracy of each protocol, the last one measured, is a number."""
-    found = list(map(_record, _runs(folder)))
+    found = [_record(*each) for each in _read(folder)]
     if not found:
         raise ValueError(NONE.format(folder))
     return found
 
 
-def _runs(folder: str) -> Iterator[Run]:
-    return (Run(path.parent) for path in sorted(path_of(folder).glob("**/config.json")))
+def _read(folder: str) -> Iterator[tuple[Run, Config | None, list[dict[str, Any]]]]:
+    """Every run below a folder with its config and results; None of one that cannot be read."""
+    for path in sorted(path_of(folder).glob("**/config.json")):
+        run = Run(path.parent)
+        try:
+            yield run, run.config(), run.results()
+        except (ValueError, OSError) as error:
+            warnings.warn(str(error), stacklevel=3)
+            yield run, None, []
 
 
-def _record(run: Run) -> dict[str, Any]:
-    record: dict[str, Any] = dict.fromkeys(COLUMNS) | {"run": str(run.path), "accuracy": {}}
-    try:
-        config, results = run.config(), run.results()
-        changed = datetime.datetime.fromtimestamp(run.config_file.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
-    except (ValueError, OSError) as error:
-        warnings.warn(str(error), stacklevel=2)
-        return record | {"state": "unreadable"}
+def _accuracies(results: list[dict[str, Any]]) -> dict[str, float]:
+    return {line["protocol"]: line["accuracy"] for line in results if line["kind"] == "probe"}
+
+
+def _record(run: Run, config: Config | None, results: list[dict[str, Any]]) -> dict[str, Any]:
+    record: dict[str, Any] = dict.fromkeys(COLUMNS) | {"run": str(run.path), "accuracy": {}, "state": "unreadable"}
+    if config is None:
+        return record
     steps = [r["step"] for r in results if r["kind"] == "train"]
+    started = datetime.datetime.fromtimestamp(run.config_file.stat().st_mtime)
     return record | {
         "method": config.method["name"],
         "data": config.data.name,
         "pairs": _pairs(config),
         "seed": config.seed,
         "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
-        "accuracy": {r["protocol"]: r["accuracy"] for r in results if r["kind"] == "probe"},
-        "started": changed,
+        "accuracy": _accuracies(results),
+        "started": started.strftime("%Y-%m-%d %H:%M"),
     }
 
 
 def summary(folder: str) -> list[dict[str, Any]]:
     """Mean and spread over seeds for the runs of a folder that differ in nothing but their seed."""
     groups: dict[str, tuple[Config, dict[str, list[float]]]] = {}
-    for run in _runs(folder):
-        try:
-            config, results = run.config(), run.results()
-        except (ValueError, OSError) as error:
-            warnings.warn(str(error), stacklevel=2)
-            continue
-        settings = json.dumps(config.identity | {"seed": None}, sort_keys=True)
-        _, group = groups.setdefault(settings, (config, {}))
-        last = {r["protocol"]: 100 * r["accuracy"] for r in results if r["kind"] == "probe"}
-        for protocol, accuracy in last.items():
-            group.setdefault(protocol, []).append(accuracy)
+    for _, config, results in _read(folder):
+        if config is not None:
+            settings = json.dumps(config.identity | {"seed": None}, sort_keys=True)
+            group = groups.setdefault(settings, (config, {}))[1]
+            for protocol, accuracy in _accuracies(results).items():
+                group.setdefault(protocol, []).append(100 * accuracy)
     rows = []
     told = _told_apart([config for config, _ in groups.values()])
     for (config, found), more in zip(groups.values(), told, strict=True):

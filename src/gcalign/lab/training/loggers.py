@@ -5,81 +5,64 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gcalign.errors import did_you_mean
 from gcalign.lab.outside import imported
+from gcalign.lab.words import explained
 
 
-@dataclass(frozen=True)
-class Named:
-    """A logger of Lightning's, the package it needs, and its arguments for a run."""
-
-    where: str
-    package: str
-    arguments: Callable[[Path], dict[str, Any]]
-    resumed: Callable[[Path, int], dict[str, Any]] = lambda run, step: {}  # more, for one that continues after a step
-
-
-def _purged(run: Path, step: int) -> dict[str, Any]:
+def _tensorboard(run: Path, step: int) -> dict[str, Any]:
     """TensorBoard hides what a killed process logged after `step`, if this one's file has a later name than its.
 
     A process that was killed before its first checkpoint has logged something too, and the run starts again at 0.
     """
+    own = {"save_dir": run, "name": "", "version": "tensorboard"}
     seconds = [path.name.split(".")[3] for path in (run / "tensorboard").glob("events.out.tfevents.*")]
     if not seconds:
-        return {}
+        return own
     last = max((int(text) for text in seconds if text.isdigit()), default=0)
     while last >= int(time.time()) >= last - 5:  # a clock that was turned back is not waited for
         time.sleep(0.1)
-    return {"purge_step": step + 1}
+    return {**own, "purge_step": step + 1}
 
 
+def _csv(run: Path, step: int) -> dict[str, Any]:
+    return {"save_dir": run, "name": "", "version": "csv", "resume_at": step}
+
+
+def _wandb(run: Path, step: int) -> dict[str, Any]:
+    """A version is W&B's id of a run: under the same one, a resumed run is drawn on."""
+    return {"save_dir": run, "name": run.name, "version": run.name, "project": "gcalign"}
+
+
+def _mlflow(run: Path, step: int) -> dict[str, Any]:
+    return {"save_dir": str(run / "mlflow"), "run_name": run.name, "experiment_name": "gcalign"}
+
+
+# by name, which is that of the package, too: the logger and its arguments for a run that continues after a step
 LOGGERS = {
-    "tensorboard": Named(
-        "lightning.pytorch.loggers:TensorBoardLogger",
-        "tensorboard",
-        lambda run: {"save_dir": run, "name": "", "version": "tensorboard"},
-        _purged,
-    ),
-    "csv": Named(
-        "gcalign.lab.training.rows:RowsLogger",
-        "lightning",
-        lambda run: {"save_dir": run, "name": "", "version": "csv"},
-        lambda run, step: {"resume_at": step},
-    ),
-    # a version is W&B's id of a run: under the same one, a resumed run is drawn on
-    "wandb": Named(
-        "lightning.pytorch.loggers:WandbLogger",
-        "wandb",
-        lambda run: {"save_dir": run, "name": run.name, "version": run.name, "project": "gcalign"},
-    ),
-    "mlflow": Named(
-        "lightning.pytorch.loggers:MLFlowLogger",
-        "mlflow",
-        lambda run: {"save_dir": str(run / "mlflow"), "run_name": run.name, "experiment_name": "gcalign"},
-    ),
+    "tensorboard": ("lightning.pytorch.loggers:TensorBoardLogger", _tensorboard),
+    "csv": ("gcalign.lab.training.rows:RowsLogger", _csv),
+    "wandb": ("lightning.pytorch.loggers:WandbLogger", _wandb),
+    "mlflow": ("lightning.pytorch.loggers:MLFlowLogger", _mlflow),
 }
 
 
 def check(name: str) -> None:
     """That there is such a logger and its package is installed."""
     if name in LOGGERS:
-        package = LOGGERS[name].package
-        if find_spec(package) is None:
+        if find_spec(name) is None:
             raise ValueError(
-                f"logger={name} needs the package {package}, which is not installed; pip install {package}, or choose "
-                "logger=csv"
+                f"logger={name} needs the package {name}, which is missing; pip install {name}, or choose logger=csv"
             )
     elif ":" in name:
         _imported(name)
     elif name != "none":
         raise ValueError(
-            f"logger={name!r} is unknown; {did_you_mean(name, (*LOGGERS, 'none'))}; or module:Class of a Lightning "
-            "logger"
+            f"logger={name!r} is unknown; {did_you_mean(name, (*LOGGERS, 'none'))}; or write module:Class of a logger"
         )
 
 
@@ -91,19 +74,15 @@ def logger_of(name: str, arguments: dict[str, Any], run: Path, resume_at: int = 
     check(name)
     if name == "none":
         return None
-    named = LOGGERS.get(name)
-    kind = _imported(named.where if named else name)
-    own = named.arguments(run) if named else {"save_dir": run}
-    own |= named.resumed(run, resume_at) if named else {}
-    known = inspect.signature(kind).parameters
-    if not named and "save_dir" not in known:
-        own = {}
-    try:
+    if name in LOGGERS:
+        where, arguments_of = LOGGERS[name]
+        kind, own = _imported(where), arguments_of(run, resume_at)
+    else:
+        kind = _imported(name)
+        own = {"save_dir": run} if "save_dir" in inspect.signature(kind).parameters else {}
+    remedy = f"it takes {', '.join(inspect.signature(kind).parameters)}"
+    with explained(f"logger={name} with logger_args={arguments} cannot be made", remedy, TypeError, ImportError):
         return kind(**own | arguments)
-    except (TypeError, ImportError) as error:
-        raise ValueError(
-            f"logger={name} with logger_args={arguments} cannot be made ({error}); it takes {', '.join(known)}"
-        ) from error
 
 
 def _imported(name: str) -> Callable[..., Any]:
@@ -111,7 +90,5 @@ def _imported(name: str) -> Callable[..., Any]:
 
     kind: Callable[..., Any] = imported("logger", name, "pip install its package, or choose logger=csv")
     if not (isinstance(kind, type) and issubclass(kind, Logger)):
-        raise ValueError(
-            f"logger={name} must be a class of Lightning loggers, such as lightning.pytorch.loggers:CSVLogger"
-        )
+        raise ValueError(f"logger={name} must be a class of Lightning loggers like lightning.pytorch.loggers:CSVLogger")
     return kind

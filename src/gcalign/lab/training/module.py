@@ -171,8 +171,7 @@ class Pretraining(Training):
         for name in ("labels", "domains"):
             if name in self.target.reads and getattr(images, name) is None:
                 raise ValueError(
-                    f"the target {self.target!r} reads {name}, and {images.name} has none; choose other data or "
-                    "another target"
+                    f"the target {self.target!r} reads {name}, and {images.name} has none; choose other data"
                 )
 
     def views(self, batch: Batch) -> list[Tensor]:

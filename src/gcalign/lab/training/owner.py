@@ -51,19 +51,16 @@ def owned(folder: Path, *, wait: bool = False) -> Iterator[None]:
         return
     _acquire(lock, folder, wait)
     beside, stop = folder / "owner.json", threading.Event()
+    me = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"))
     try:
         beside.unlink(missing_ok=True)
-        files.append_json_lines(beside, [asdict(_me())])
+        files.append_json_lines(beside, [asdict(me)])
         threading.Thread(target=_beat, args=(beside, stop), daemon=True).start()
         yield
     finally:
         stop.set()
         beside.unlink(missing_ok=True)
         lock.release()
-
-
-def _me() -> Owner:
-    return Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"))
 
 
 def _beat(beside: Path, stop: threading.Event) -> None:
@@ -80,9 +77,7 @@ def _acquire(lock: FileLock, folder: Path, wait: bool) -> None:
         except Timeout:
             owner = owner_of(folder)
         except OSError as error:
-            raise ValueError(
-                f"{folder / 'lock'} cannot be locked ({error}); it must be a file that can be written"
-            ) from error
+            raise ValueError(f"{folder / 'lock'} cannot be locked ({error}); it must be a writable file") from error
         else:
             owner = _alive_elsewhere(folder)
             if owner is None:
@@ -121,11 +116,10 @@ def _used(folder: Path, owner: Owner | None) -> str:
 
 
 def _busy(folder: Path, owner: Owner | None) -> str:
-    elsewhere = owner is not None and not owner.is_here
-    remedy = (
-        f"if that process is gone, the run is free {SILENCE:.0f} s after its last sign of life; where the file system "
-        f"has no locks, delete {folder / 'lock'}"
-    )
-    return f"{_used(folder, owner)}; wait=true waits for it, another seed= or name= is another run" + (
-        f" ({remedy})" if elsewhere else ""
+    said = f"{_used(folder, owner)}; wait=true waits for it, another seed= or name= is another run"
+    if owner is None or owner.is_here:
+        return said
+    return (
+        f"{said} (if that process has ended, the run is free {SILENCE:.0f} s after its last sign of life; where the "
+        f"file system has no locks, delete {folder / 'lock'})"
     )

@@ -75,9 +75,7 @@ class PairTraining(Training):
         if config.model.projector == "none" and len({tower.projector.features for tower in towers}) > 1:
             raise ValueError("model.projector=none gives the sides different sizes; use mlp2, which brings both to one")
         if "domains" in self.target.reads and not pairs.grouped:
-            raise ValueError(
-                f"the target {self.target!r} reads groups of near-duplicates, and none are named; add data.group="
-            )
+            raise ValueError(f"the target {self.target!r} reads groups of near-duplicates; name them with data.group=")
 
     def training_step(self, batch: PairBatch, batch_idx: int) -> Tensor:
         # whatever an encoder draws (dropout) follows from the step, so that a resumed run draws it again
@@ -87,13 +85,8 @@ class PairTraining(Training):
             prepared(side, some, views, seed)
             for side, some, seed in zip(self.sides, batch.items, batch.seeds, strict=True)
         ]
-        known: dict[str, Any] = {}
-        if batch.owners is not None:
-            known["ids"] = batch.owners
-        if "domains" in self.target.reads:
-            known["domains"] = batch.groups
-        if batch.weights is not None:
-            known["weights"] = batch.weights
+        read = {*self.target.reads, "ids", "weights"}  # ids and weights go with any target
+        known: dict[str, Any] = {name: x for name, x in batch.known.items() if name in read}
 
         def loss(*z: Tensor) -> Tensor:
             if len(z) == 2:

@@ -9,35 +9,27 @@ from gcalign.errors import count, one_of
 if TYPE_CHECKING:
     from gcalign.lab.training.config import Config
 
-PAIR_OPTIONS = (  # with their defaults, under which a run has the name it had before there were any
-    ("data", "columns", ""),
-    ("data", "group", None),
-    ("data", "fold", 0),
-    ("data", "validation", 0.1),
-    ("data", "test", 0.2),
-    ("model", "encoders", ""),
-    ("pairs", "multi", "pairwise"),
-    ("method", "learnable", None),
-)
+
+def refuse(words: dict[str, bool], why: str) -> None:
+    """An error for the first word that is wrong."""
+    for word, wrong in words.items():
+        if wrong:
+            raise ValueError(f"{word} {why}")
 
 
 def check_paired(config: Config) -> None:
     """What goes with pairs of columns, and what goes with images alone."""
     data, many = config.data, len(config.data.columns.split(",")) if config.data.columns else 2
     if not data.paired:
-        for key, value in (("data.columns", data.columns), ("data.group", data.group), ("data.fold", data.fold)):
-            if value:
-                raise ValueError(
-                    f"{key}={value} is for pairs of columns, and data={data.name} has none; add data=pairs"
-                )
+        keys = {f"data.{key}={getattr(data, key)}": bool(getattr(data, key)) for key in ("columns", "group", "fold")}
+        refuse(keys, f"is for pairs of columns, not for data={data.name}; add data=pairs")
         if config.model.encoders:
-            raise ValueError(
-                f"model.encoders={config.model.encoders} is for data=pairs; write model.encoder= for images"
-            )
+            raise ValueError(f"model.encoders={config.model.encoders} is for data=pairs; images have model.encoder=")
         return
+    if config.model.encoder != "small":
+        raise ValueError(f"model.encoder={config.model.encoder} is for images; write model.encoders=[…], one a column")
     refused = {
         "method=byol": config.method["name"] == "byol",
-        f"model.encoder={config.model.encoder}": config.model.encoder != "small",
         f"model.stem={config.model.stem}": config.model.stem != "auto",
         f"knn_every={config.knn_every}": config.knn_every > 0,
         f"pairs.views={config.pairs.views}": config.pairs.views != 2,
@@ -45,12 +37,7 @@ def check_paired(config: Config) -> None:
         f"augment_in={config.augment_in}": config.augment_in != "device",
         f"data.tail={data.tail:g}": data.tail != 1,
     }
-    for word, wrong in refused.items():
-        if wrong:
-            remedy = "; write model.encoders=[…], one for each column" if word.startswith("model.encoder=") else ""
-            raise ValueError(
-                f"{word} is for images with views of their own, not for data={data.name}; leave it out{remedy}"
-            )
+    refuse(refused, f"is for images with views, not for data={data.name}; leave it out")
     one_of("pairs.multi", config.pairs.multi, ("pairwise", "joint"))
     count("data.fold", data.fold, "a whole number of at least 0", least=0)
     if not (data.test > 0 and data.validation > 0 and data.test + data.validation < 1):

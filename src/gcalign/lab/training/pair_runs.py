@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 
 from gcalign.errors import count, one_of
 from gcalign.kernels import normalize
-from gcalign.lab import files
 from gcalign.lab.data.pair_sources import load_pairs
 from gcalign.lab.data.paired import KINDS, Pairs, Side
 from gcalign.lab.limits import within
@@ -27,9 +25,7 @@ from gcalign.lab.training.pair_module import PairTraining, Tower, encoder_names,
 from gcalign.lab.training.pair_rules import encoders_of
 from gcalign.lab.training.pair_stream import PairStream
 from gcalign.lab.training.ready import Encoder
-from gcalign.lab.training.runs import Run, factory_of, filled, read, save_weights
-from gcalign.lab.training.sums import check_crc32
-from gcalign.lab.training.weights import weights_of_pairs
+from gcalign.lab.training.runs import Run, factory_of, filled, read_weights, save_weights, understood
 
 
 def pairs_of(data: Data) -> Pairs:
@@ -58,17 +54,8 @@ class Task:
     def made(self, rank: int, world: int) -> tuple[PairStream, PairTraining]:
         """The batches of this rank and the module, before anything is written."""
         config, pairs = self.config, pairs_of(self.config.data)
-        stream = PairStream(
-            pairs,
-            batch_size=config.batch_size,
-            epochs=config.epochs,
-            seed=config.seed,
-            noise=config.pairs.noise,
-            rank=rank,
-            world=world,
-            weights=weights_of_pairs(config.pairs, len(pairs.rows("train"))),
-            members=self.members,
-        )
+        about = PairStream.settings(config, len(pairs.rows("train")))
+        stream = PairStream(pairs, **about, rank=rank, world=world, members=self.members)
         items = sum(math.prod(side.shape) * len(side) / len(pairs) for side in pairs.sides)
         within(
             "BATCH_BYTES", int(4 * stream.batch_size * items), f"batch_size={config.batch_size}: the number of bytes"
@@ -172,19 +159,10 @@ class Encoders(nn.Module):
 
 def load_encoders(run: Run, given: str | Factory | Sequence[str | Factory | None] | None = None) -> Encoders:
     """The encoders of a finished run on pairs, in eval mode; `given` has those that are the user's own, by side."""
-    if not run.weights_file.exists():
-        raise ValueError(f"run={run.path} has no weights yet; finish it with the command that started it")
-    tensors, metadata = read(run.weights_file)
-    try:
-        about = files.from_json(metadata["gcalign"])
-        code = about.pop("crc32", None)
+    tensors, about = read_weights(run)
+    with understood(run.weights_file):
         config = Config.from_dict(about["config"])
         sides = [_side(content) for content in about["sides"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"{run.weights_file} does not say what it holds ({type(error).__name__}: {error}); train the run again"
-        ) from error
-    check_crc32(run.weights_file, tensors, json.dumps(about, sort_keys=True), code)
     names = encoder_names(sides, encoders_of(config))
     if len(names) != len(sides):
         raise ValueError(f"{run.weights_file} has {len(sides)} sides and {len(names)} encoders; train the run again")
@@ -200,19 +178,13 @@ def load_encoders(run: Run, given: str | Factory | Sequence[str | Factory | None
 
 def builds_of(names: Sequence[str], given: Any, run: Run) -> list[str | Factory]:
     """What makes the encoder of each side: its name if it is one of gcalign's, else what the user gives."""
-    own = _given(given, names)
-    return [factory_of(name, mine, f"run={run.path}") for name, mine in zip(names, own, strict=True)]
-
-
-def _given(given: Any, names: Sequence[str]) -> list[str | Factory | None]:
-    """What the user gives for each side: a list, `a,b` as in the command, or one for the only side that needs one."""
     if isinstance(given, str) and "," in given:
         given = [part.strip() for part in given.strip("[]").split(",")]
-    if isinstance(given, (list, tuple)):
-        if len(given) != len(names):
-            raise ValueError(f"encoder={list(given)} must have one for each of the {len(names)} sides")
-        return [None if ":" not in name else own for own, name in zip(given, names, strict=True)]
-    return [given if ":" in name else None for name in names]
+    own = given if isinstance(given, (list, tuple)) else [given] * len(names)  # one, for the only side that needs one
+    if len(own) != len(names):
+        raise ValueError(f"encoder={list(own)} must have one for each of the {len(names)} sides")
+    what = f"run={run.path}"
+    return [factory_of(name, mine if ":" in name else None, what) for name, mine in zip(names, own, strict=True)]
 
 
 def _side(content: Mapping[str, Any]) -> Side:

@@ -6,26 +6,22 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gcalign.errors import count, one_of
-from gcalign.lab import files
 from gcalign.lab.data.paired import SPLITS, Pairs, Side, coded
 from gcalign.lab.evaluation.retrieval import KS, Gallery, nearest, recall
 from gcalign.lab.training.config import Data
-from gcalign.lab.training.owner import owned
 from gcalign.lab.training.pair_runs import Encoders, load_encoders, pairs_of
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.typed import value_of
-from gcalign.lab.words import path_of
 
 PROTOCOLS = ("retrieval", "zeroshot")
 DATA = ("data.root", "data.on_error")
-CHANCE = "chance"
+WORDS = ("run", "encoder", "split", "device", *DATA)
 
 
 @dataclass(frozen=True)
@@ -46,10 +42,8 @@ class Retrieved:
             f"{self.protocol} on {self.split}: {self.n_test} pairs that training never saw, {self.gallery} candidates"
         ]
         for way, found in self.recall.items():
-            chance = f"{100 / self.gallery:.2f} %" if way else ""
-            lines.append(
-                f"  {way}: " + ", ".join(f"R@{k} {100 * v:.1f} %" for k, v in found.items()) + f" (chance {chance})"
-            )
+            shares = ", ".join(f"R@{k} {100 * v:.1f} %" for k, v in found.items())
+            lines.append(f"  {way}: {shares} (chance {100 / self.gallery:.2f} %)")
         for example in self.examples:
             names = "; ".join(f"{name} {near:.2f}" for name, near in example["found"])
             lines.append(f"  {'✓' if example['right'] else ' '} {example['is']}: {names}")
@@ -98,7 +92,7 @@ def zeroshot(of: EmbeddedPairs, split: str, *, top: int = 3, show: int = 10, ks:
     if first.kind == "text" and other.kind != "text":
         first, other = other, first
     if other.kind != "text":
-        raise ValueError(f"protocol=zeroshot names items, and {other.name} is no side of texts; use protocol=retrieval")
+        raise ValueError(f"protocol=zeroshot names items, and {other.name} holds no texts; use protocol=retrieval")
     rows, everything = of.pairs.rows(split), of.gallery(other, of.pairs.rows("all"))
     queries = of.gallery(first, rows)
     found = recall(queries, everything, ks)
@@ -119,14 +113,10 @@ def zeroshot(of: EmbeddedPairs, split: str, *, top: int = 3, show: int = 10, ks:
     )
 
 
-def _subject(run: Run, given: dict[str, str], device: str) -> EmbeddedPairs:
+def subject_of(run: Run, given: dict[str, str], device: str) -> EmbeddedPairs:
     """A run with its own pairs, or with those that this command names."""
-    from gcalign.lab.training.use import check_trusted
-
-    own = run.config().data
-    check_trusted(run, own, given, ())
     changed: dict[str, Any] = {key.removeprefix("data."): value for key, value in given.items() if key in DATA}
-    data: Data = dataclasses.replace(own, **changed)
+    data: Data = dataclasses.replace(run.config().data, **changed)
     encoders = load_encoders(run, given.get("encoder"))
     sides = [encoders[column].side for column in encoders.columns]
     shape = next((side.shape for side in sides if side.kind == "image"), None)
@@ -141,63 +131,32 @@ def _subject(run: Run, given: dict[str, str], device: str) -> EmbeddedPairs:
     return EmbeddedPairs(encoders, pairs, device)
 
 
-def probe(overrides: Sequence[str]) -> Retrieved:
-    """`run=… protocol=retrieval|zeroshot split=test`; the result is appended to the run's results."""
-    from gcalign.lab.training.use import device_of, words
-
-    given = words(overrides, ("run", "encoder", "protocol", "split", "top", "show", "device", *DATA), ("run",))
+def probe(run: Run, given: dict[str, str], device: str) -> Retrieved:
+    """Retrieval or zeroshot, as `protocol=` says, on a split."""
     protocol = one_of("protocol", given.get("protocol", "retrieval"), PROTOCOLS)
     split = one_of("split", given.get("split", "test"), SPLITS)
     asked = {key: value_of(key, given[key]) for key in ("top", "show") if key in given}
     if asked and protocol != "zeroshot":
         raise ValueError(f"{next(iter(asked))}= is for protocol=zeroshot; leave it out")
-    run = Run.at(given["run"])
-    run.check_writable()
-    subject = _subject(run, given, device_of(given))
-    found = zeroshot(subject, split, **asked) if protocol == "zeroshot" else retrieval(subject, split)
-    config = run.config()
-    record = {"kind": "probe", "data": config.data.name, "config": config.hash, **found.as_dict()}
-    with owned(run.path, wait=True):
-        files.append_json_lines(run.results_file, [record])
-    return found
+    subject = subject_of(run, given, device)
+    return zeroshot(subject, split, **asked) if protocol == "zeroshot" else retrieval(subject, split)
 
 
-def embed(overrides: Sequence[str], output: str) -> Path:
-    """`run=… column=… split=…`: the embeddings of one side as a parquet file (row, item, f0 … fD).
+def embed(run: Run, given: dict[str, str], device: str) -> tuple[dict[str, Any], Tensor]:
+    """The columns `row`, `split` and, of texts, `item`, and the embeddings of the side that `column=` names.
 
     Files of two columns are paired row by row where every pair has one item on both sides.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from gcalign.lab.training.use import device_of, words
-
-    given = words(overrides, ("run", "encoder", "column", "split", "device", *DATA), ("run",))
-    path = path_of(output)
-    if path.suffix != ".parquet" or not path.resolve().parent.is_dir():
-        raise ValueError(f"-o {output} must be a .parquet file in a folder that exists")
     split = one_of("split", given.get("split", "all"), SPLITS)
-    subject = _subject(Run.at(given["run"]), given, device_of(given))
+    subject = subject_of(run, given, device)
     names = {side.name: side for side in subject.pairs.sides}
     if "column" not in given:
         raise ValueError(f"column= is missing; this run has {', '.join(names)}: write a file for each")
     side = names[one_of("column", given["column"], names)]
     rows = subject.pairs.rows(split)
     places, which = side.of(rows)
-    z = subject.gallery(side, rows).z
     columns: dict[str, Any] = {"row": rows[which].numpy()}
     columns["split"] = [SPLITS[k] for k in subject.pairs.split[rows[which]].tolist()]
     if side.kind == "text":
         columns["item"] = list(side.take(places))
-    columns |= {f"f{k}": z[:, k].numpy() for k in range(z.shape[1])}
-    buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), buffer)
-    files.write(path, buffer.getvalue().to_pybytes())
-    return path
-
-
-def is_paired(overrides: Sequence[str]) -> bool:
-    """Whether `run=` among these words names a run on pairs."""
-    name = next((word.partition("=")[2] for word in overrides if word.startswith("run=")), "")
-    place = path_of(name)
-    return bool(name) and (place / "config.json").is_file() and Run(place).config().data.paired
+    return columns, subject.gallery(side, rows).z

@@ -80,9 +80,7 @@ def check_device(config: Config, device: torch.device) -> None:
     if device.type == "cpu" and config.sync_batchnorm:
         raise ValueError("sync_batchnorm=true needs GPUs, and this run is on the CPU; leave it out")
     if device.type == "cpu" and config.precision in ("16-mixed", "16"):  # Lightning takes bfloat16 instead
-        raise ValueError(
-            f"precision={config.precision} needs a GPU, and this run is on the CPU; write precision=bf16-mixed"
-        )
+        raise ValueError(f"precision={config.precision} needs a GPU, and this is a CPU; write precision=bf16-mixed")
 
 
 def decided(trainer: L.Trainer, module: L.LightningModule, decide: Callable[[], T]) -> T:

@@ -16,6 +16,7 @@ from gcalign.errors import count
 from gcalign.lab.data.catalogue import DATA_SETS, Normalisation
 from gcalign.lab.data.decode import pixels_of
 from gcalign.lab.models.state import evaluating
+from gcalign.lab.words import explained
 
 
 class Encoder(nn.Module):
@@ -87,10 +88,9 @@ class Encoder(nn.Module):
         return torch.cat(parts)
 
     def _pixels(self, k: int, image: Any) -> Any:  # [size, size, 3] uint8
-        try:
+        # Pillow's readers raise whatever damaged bytes lead them to
+        with explained(f"images[{k}] cannot be read", "leave it out, or repair it", Exception):
             return pixels_of(Path(image) if isinstance(image, str) else image, self.shape[1])
-        except Exception as error:  # Pillow's readers raise whatever damaged bytes lead them to
-            raise ValueError(f"images[{k}] cannot be read ({error}); leave it out, or mend it") from error
 
     def extra_repr(self) -> str:
         return f"shape={self.shape}, normalisation={self.normalisation}"

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from gcalign import methods
 from gcalign.errors import count, one_of, positive
+from gcalign.lab.data import views
 from gcalign.lab.limits import within
 from gcalign.lab.models.encoders import STEMS
 from gcalign.lab.models.heads import PROJECTORS
 from gcalign.lab.training import loggers, optimizers
-from gcalign.lab.training.pair_rules import check_paired
+from gcalign.lab.training.pair_rules import check_paired, refuse
 
 if TYPE_CHECKING:
     from gcalign.lab.training.config import Config
 
-VIEWS = ("plain", "C0", "C1", "C2", "C3", "domainbed")
 # what Lightning also has casts the images or the whole model, and the loss needs float32
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16")
 _LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
@@ -24,7 +24,7 @@ _LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
 def check(config: Config) -> None:
     """Every rule that needs no data, before anything is written."""
     one_of("method", config.method["name"], methods.names())
-    one_of("views", config.view_name, VIEWS)
+    one_of("views", config.view_name, views.names())
     one_of("augment_in", config.augment_in, ("device", "workers"))
     one_of("precision", config.precision, PRECISIONS)
     one_of("strategy", config.strategy, ("auto", "ddp", "fsdp"))
@@ -55,7 +55,10 @@ def check(config: Config) -> None:
         raise ValueError("pairs.weights is for methods with a plan of pairs; byol compares each pair alone")
     if config.method["name"] == "byol" and config.pairs.views != 2:
         raise ValueError(f"pairs.views={config.pairs.views} must be 2 for byol, which predicts one view from the other")
-    if config.name is not None and not _is_folder_name(config.name):
+    folder = config.name
+    if folder is not None and (
+        not 1 <= len(folder) <= 150 or not folder.isprintable() or set("/\\") & set(folder) or folder in (".", "..")
+    ):
         raise ValueError(
             f"name={config.name!r} must be the name of a folder: 1 to 150 printable characters without / and \\; say "
             "where with runs="
@@ -69,16 +72,13 @@ def _check_processes(config: Config) -> None:
     if config.batch_size % (config.world * config.accumulate):
         raise ValueError(f"batch_size={config.batch_size} must divide among {parts}")
     if config.batch_size // (config.world * config.accumulate) < 2:
-        raise ValueError(
-            f"batch_size={config.batch_size} must be at least 2 × {parts}: BatchNorm needs two images in each part"
-        )
+        raise ValueError(f"batch_size={config.batch_size} must be at least 2 × {parts}: BatchNorm needs two in each")
     if config.world == 1:
-        for word, wrong in {f"strategy={config.strategy}": config.strategy != "auto",
-                            "sync_batchnorm=true": config.sync_batchnorm}.items():  # fmt: skip
-            if wrong:
-                raise ValueError(
-                    f"{word} is for several processes, and devices=1 is one; leave it out, or raise devices"
-                )
+        several = {
+            f"strategy={config.strategy}": config.strategy != "auto",
+            "sync_batchnorm=true": config.sync_batchnorm,
+        }
+        refuse(several, "is for several processes, and devices=1 is one; drop it, or raise devices")
     if config.strategy == "fsdp":
         refused = {
             "method=byol": config.method["name"] == "byol",
@@ -88,9 +88,7 @@ def _check_processes(config: Config) -> None:
             f"knn_every={config.knn_every}": config.knn_every > 0,
             f"precision={config.precision}": config.precision in ("16-mixed", "16"),
         }
-        for word, wrong in refused.items():
-            if wrong:
-                raise ValueError(f"{word} does not go with strategy=fsdp, which splits the weights; use strategy=ddp")
+        refuse(refused, "does not go with strategy=fsdp, which splits the weights; use strategy=ddp")
 
 
 def _check_numbers(config: Config) -> None:
@@ -101,7 +99,7 @@ def _check_numbers(config: Config) -> None:
     positive("model.width", config.model.width, "1 is the published size")
     for name in ("lr", "weight_decay"):
         if (value := getattr(o, name)) > _LARGEST:
-            raise ValueError(f"optimizer.{name}={value:g} must be at most {_LARGEST:g}; larger ones are no use")
+            raise ValueError(f"optimizer.{name}={value:g} must be at most {_LARGEST:g}; larger values diverge")
     shares = {
         "pairs.noise": (config.pairs.noise, "0.3 mismatches 30 % of pairs"),
         "target.noise": (config.target.noise, "0.3 replaces 30 % of labels"),
@@ -121,7 +119,3 @@ def _check_numbers(config: Config) -> None:
             raise ValueError(f"target.{name}={value:g} must be at most {_LARGEST:g}; the pair itself has 1")
         if value and config.target.name != "blocks":
             raise ValueError(f"target.{name}={value:g} has no effect without target.name=blocks; add it")
-
-
-def _is_folder_name(name: str) -> bool:
-    return 1 <= len(name) <= 150 and name.isprintable() and not set("/\\") & set(name) and name not in (".", "..")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import glob
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,9 @@ from gcalign.lab.data.catalogue import Normalisation
 from gcalign.lab.models import Factory, encoder, outside, projector
 from gcalign.lab.training import trust
 from gcalign.lab.training.config import Config
+from gcalign.lab.training.container import read_checked, save_checked
 from gcalign.lab.training.ready import Encoder, normalisation_of
-from gcalign.lab.training.sums import check_crc32, crc32
-from gcalign.lab.words import path_of, quoted
-
-if TYPE_CHECKING:
-    from gcalign.lab.training.pair_runs import Encoders
+from gcalign.lab.words import explained, path_of, quoted
 
 NEEDED: Mapping[str, Mapping[str, Any]] = {  # by the kind of a result line, what is read of it
     "train": {"step": int},
@@ -74,21 +72,16 @@ class Run:
             if named:
                 found = ", ".join(str(file.parent) for file in named)
                 raise ValueError(f"run={path} must name one run, and there are {len(named)}: {found}; choose one")
-            raise ValueError(
-                f"run={path} must be a folder with a config.json, as `gcalign train` makes; see `gcalign list`"
-            )
+            raise ValueError(f"run={path} must be a folder with a config.json, of `gcalign train`; see `gcalign list`")
         return run
 
     def start(self, config: Config) -> None:
         """Write the config, signed, and remove what a killed process left half-written."""
         content = config.as_dict()
         signed = content | {"signature": trust.signature(content)}
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            files.clean(self.path)
-            files.write(self.config_file, json.dumps(signed, indent=2, sort_keys=True) + "\n")
-        except OSError as error:
-            raise ValueError(f"runs={config.runs}: {error}; choose a folder that can be written with runs=…") from error
+        self.path.mkdir(parents=True, exist_ok=True)
+        files.clean(self.path)
+        files.write(self.config_file, json.dumps(signed, indent=2, sort_keys=True) + "\n")
 
     def config(self) -> Config:
         return self._read()[0]
@@ -98,23 +91,16 @@ class Run:
         return self._read()[1]
 
     def _read(self) -> tuple[Config, bool]:
-        try:
+        remedy = "the command that started this run writes it again"
+        with explained(f"{self.config_file} cannot be read", remedy, ValueError, OSError):
             content = files.from_json(files.read(self.config_file))
             given = content.pop("signature", None) if isinstance(content, dict) else None
             return Config.from_dict(content), trust.is_signed(content, given)
-        except (ValueError, OSError) as error:
-            raise ValueError(
-                f"{self.config_file} cannot be read ({error}); the command that started this run writes it again"
-            ) from error
 
     def check_writable(self) -> None:
         """That a result can be recorded, before the time it takes to find it."""
-        try:
+        with explained(f"run={self.path} cannot record results", "make it writable, or probe a copy of it", OSError):
             files.append_json_lines(self.results_file, [])
-        except OSError as error:
-            raise ValueError(
-                f"run={self.path} cannot record results ({error}); make it writable, or probe a copy of it"
-            ) from error
 
     def finish(self) -> None:
         files.clean(self.path)
@@ -141,7 +127,9 @@ def _fault(line: dict[str, Any]) -> str | None:
         wrong += [name for name, value in line.items() if name != "kind" and not isinstance(value, int | float)]
     if kind == "measure" and not wrong:
         wrong += [] if all(map(_is_finding, line["findings"])) else ["findings"]
-    return None if isinstance(kind, str) and not wrong else f"{wrong[0] if wrong else 'kind'} is missing or no result"
+    return (
+        None if isinstance(kind, str) and not wrong else f"{wrong[0] if wrong else 'kind'} is missing or not a result"
+    )
 
 
 def _is_finding(content: Any) -> bool:
@@ -151,109 +139,78 @@ def _is_finding(content: Any) -> bool:
     return all(isinstance(value, FINDING[name]) for name, value in content.items())
 
 
-def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Tensors as safetensors, whole or not at all."""
-    from safetensors.torch import save as to_bytes
-
-    files.write(path, to_bytes(_unshared({k: v.detach().cpu().contiguous() for k, v in tensors.items()}), metadata))
-
-
-def read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors (unless only the metadata is wanted) and metadata; a damaged file is an error that says what to do."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        if not path.is_file():
-            raise OSError("it is no file")
-        with safe_open(path, framework="pt") as file:
-            keys = file.keys() if tensors else ()
-            return {k: file.get_tensor(k) for k in keys}, dict(file.metadata() or {})
-    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); delete it to start this run again") from error
-
-
 def save_weights(run: Run, state: Mapping[str, Tensor], parts: tuple[str, ...], about: dict[str, Any]) -> None:
-    """Some parts of a module's state, with what is known about them inside, and a checksum."""
+    """Some parts of a module's state, with what is known about them inside."""
     tensors = {name: value for name, value in state.items() if name.startswith(parts)}
-    code = crc32(tensors, json.dumps(about, sort_keys=True))
-    # one entry: safetensors writes several in any order, and the file should be the same byte for byte
-    save(run.weights_file, tensors, {"gcalign": json.dumps({**about, "crc32": code}, sort_keys=True)})
+    save_checked(run.weights_file, tensors, about)
 
 
-def weights_of(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int]]:
-    """The tensors of a finished run, what decided them, and the shape [C, H, W] they were trained on."""
-    return _weights(run)[:3]
-
-
-def _weights(run: Run) -> tuple[dict[str, Tensor], Config, tuple[int, int, int], Normalisation | None]:
+def read_weights(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a finished run and what its file says about them."""
     if not run.weights_file.exists():
         raise ValueError(f"run={run.path} has no weights yet; finish it with the command that started it")
-    tensors, metadata = read(run.weights_file)
-    try:
-        about = files.from_json(metadata["gcalign"])
+    return read_checked(run.weights_file)
+
+
+def understood(file: Path) -> AbstractContextManager[None]:
+    """Within, whatever is missing or odd in the content of `file` is an error that says what to do."""
+    odd = (KeyError, TypeError, ValueError, AttributeError)
+    return explained(f"{file} does not say what it holds", "train the run again", *odd)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a run on images trained, what decided it, and the images that it is for."""
+
+    tensors: dict[str, Tensor]
+    config: Config
+    shape: tuple[int, int, int]  # [C, H, W]
+    normalisation: Normalisation | None
+
+
+def weights_of(run: Run) -> Weights:
+    """The weights of a finished run on images."""
+    tensors, about = read_weights(run)
+    with understood(run.weights_file):
         if "sides" in about:
             raise ValueError("it is of a run on pairs; use gcalign.load(run)[column]")
-        code = about.pop("crc32", None)
         channels, height, width = (count("a side of shape", side, "[C, H, W]") for side in about["shape"])
         config = Config.from_dict(about["config"])
         statistics = normalisation_of(about, config.data.name, channels)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"{run.weights_file} does not say what it holds ({type(error).__name__}: {error}); train the run again"
-        ) from error
-    check_crc32(run.weights_file, tensors, json.dumps(about, sort_keys=True), code)
-    return tensors, config, (channels, height, width), statistics
-
-
-def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
-    """Load what a run trained, in eval mode. `gcalign.load` is this function.
-
-    Args:
-        run: the folder of a finished run, as `gcalign train` makes it.
-        encoder: the function that makes the network, or its name `module:function`, for a run with an encoder of your
-            own; of a run on pairs, a list with one for each side. A name in the run's files is never imported.
-
-    Returns:
-        A module: normalised images [B, C, H, W] → features [B, D]. Its `embed` takes PIL images, arrays or paths. Of a
-        run on pairs, such modules by column: `load(run)["name_en"].embed(["red heart"])`.
-
-    Example:
-        >>> encoder = gcalign.load("runs/gca-uot-cifar10-1a2b3c4d5e")  # doctest: +SKIP
-        >>> features = encoder.embed(["one.png", "two.png"])  # doctest: +SKIP
-    """
-    if not Run.at(run).config().data.paired:
-        return load_encoder(run, encoder=encoder)
-    from gcalign.lab.training.pair_runs import load_encoders
-
-    return load_encoders(Run.at(run), encoder)
+    return Weights(tensors, config, (channels, height, width), statistics)
 
 
 def load_encoder(run: str | Path, *, encoder: str | Factory | None = None) -> Encoder:
-    """The encoder of a run on images."""
-    return _body(Run.at(run), encoder).eval()
+    """The encoder of a run on images, in eval mode."""
+    place = Run.at(run)
+    return _body(place, weights_of(place), encoder).eval()
 
 
 def load_whole(run: str | Path, *, encoder: str | Factory | None = None) -> nn.Sequential:
     """Encoder and projector, in eval mode: what the loss saw."""
     place = Run.at(run)
-    body, (tensors, config, _) = _body(place, encoder), weights_of(place)
-    m, features = config.model, body.features
+    weights = weights_of(place)
+    body, m = _body(place, weights, encoder), weights.config.model
     head = filled(
-        lambda: projector(m.projector, features, hidden=m.hidden, out=m.out), "projector.", tensors, place.weights_file
+        lambda: projector(m.projector, body.features, hidden=m.hidden, out=m.out),
+        "projector.",
+        weights.tensors,
+        place.weights_file,
     )
     return nn.Sequential(body.network, head).eval()
 
 
-def _body(run: Run, given: str | Factory | None) -> Encoder:
-    tensors, config, shape, normalisation = _weights(run)
-    m = config.model
+def _body(run: Run, weights: Weights, given: str | Factory | None) -> Encoder:
+    m, seed = weights.config.model, weights.config.seed
     factory = factory_of(m.encoder, given, f"run={run.path}")
-
-    def make() -> nn.Module:
-        return encoder(factory, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
-
-    network = filled(make, "encoder.", tensors, run.weights_file, lazily=isinstance(factory, str))
-    return Encoder(network, shape, normalisation)
+    network = filled(
+        lambda: encoder(factory, shape=weights.shape, width=m.width, stem=m.stem, seed=seed),
+        "encoder.",
+        weights.tensors,
+        run.weights_file,
+        lazily=isinstance(factory, str),
+    )
+    return Encoder(network, weights.shape, weights.normalisation)
 
 
 def factory_of(own: str, given: str | Factory | None, what: str) -> str | Factory:
@@ -275,7 +232,7 @@ def filled(
 ) -> nn.Module:
     """A module with the weights of a file. `lazily`, its own are never made: the file says how large it is."""
     mine = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-    try:
+    with explained(f"{file} does not fit the model in its config", "train the run again", RuntimeError, ValueError):
         if not lazily:  # it may have buffers that no file holds
             network = make()
             network.load_state_dict(mine)
@@ -286,23 +243,4 @@ def filled(
             if key in mine and mine[key].dtype != value.dtype:
                 raise RuntimeError(f"{key} is {mine[key].dtype}, not {value.dtype}")
         network.load_state_dict({key: value.clone() for key, value in mine.items()}, assign=True)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"{file} does not fit the model in its config ({brief(error)}); train the run again"
-        ) from error
-    return network
-
-
-def brief(error: Exception) -> str:
-    """What another library says, in a line."""
-    return " ".join(str(error).split())[:200]
-
-
-def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses tensors that share memory; a copy of each later one costs little."""
-    seen: set[int] = set()
-    out = {}
-    for key, value in tensors.items():
-        out[key] = value.clone() if value.data_ptr() in seen else value
-        seen.add(value.data_ptr())
-    return out
+        return network

@@ -7,12 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gcalign.lab.data.images import Images
-from gcalign.lab.data.views import make_views
 from gcalign.lab.models import encoder, outside
 from gcalign.lab.models.state import seeded
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.optimizers import lr_at, optimizer_of
-from gcalign.lab.training.stream import Stream, seed_of
+from gcalign.lab.training.stream import Stream, augment_of, seed_of
 
 
 def supervised(config: Config, images: Images, labels: Tensor, device: str | torch.device = "cpu") -> nn.Module:
@@ -22,15 +21,9 @@ def supervised(config: Config, images: Images, labels: Tensor, device: str | tor
     assert isinstance(body.features, int)
     with seeded(config.seed):
         model = nn.Sequential(body, nn.Linear(body.features, int(labels.max()) + 1)).to(device).train()
-    augment = make_views(config.view_name, images.shape, images.mean, images.std)
-    stream = Stream(
-        images,
-        batch_size=config.batch_size,
-        epochs=config.epochs,
-        seed=config.seed,
-        noise=0.0,
-        views=config.pairs.views,
-    )
+    augment = augment_of(config, images)
+    order = {name: getattr(config, name) for name in ("batch_size", "epochs", "seed")}
+    stream = Stream(images, noise=0.0, views=config.pairs.views, **order)
     optimizer = optimizer_of(config.optimizer, model.parameters())
     for step in range(stream.total):
         batch = stream[step]

@@ -8,8 +8,8 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,9 +34,9 @@ from gcalign.lab.training.module import Pretraining, Training
 from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.processes import check_device, decided, environment_of, started_together, strategy_of
 from gcalign.lab.training.progress import Watch
-from gcalign.lab.training.runs import Run, brief, save_weights
+from gcalign.lab.training.runs import Run, save_weights
 from gcalign.lab.training.stream import Stream, augment_of
-from gcalign.lab.words import printable, quoted
+from gcalign.lab.words import brief, explained, printable, quoted
 
 
 def images_of(data: Data, split: str, **more: Any) -> Images:
@@ -139,28 +139,17 @@ def _next(run: Run, images: Images | None) -> str:
 
 def _first(run: Run, config: Config, total: int, stack: ExitStack) -> int | None:
     """Own the run and write its config; the step that comes next, None if the process that was waited for did them."""
-    stack.enter_context(_owned(run, config))
-    if run.done:
-        return None
-    run.start(config)
+    remedy = "choose a folder that can be written with runs=…"
+    with explained(f"runs={config.runs} cannot be used", remedy, OSError):
+        run.path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(owned(run.path, wait=config.wait))
+        if run.done:
+            return None
+        run.start(config)
     first = checkpoint_step(run, config.hash)
     if first > total:
-        raise ValueError(
-            f"{run.checkpoint_file} is of step {first}, and the run has {total} steps; delete it to start the run again"
-        )
+        raise ValueError(f"{run.checkpoint_file} is of step {first} of {total}; delete it to start the run again")
     return first
-
-
-@contextmanager
-def _owned(run: Run, config: Config) -> Iterator[None]:
-    """The run's folder, made and owned: the first thing that is written."""
-    with ExitStack() as stack:
-        try:
-            run.path.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(owned(run.path, wait=config.wait))
-        except OSError as error:
-            raise ValueError(f"runs={config.runs}: {error}; choose a folder that can be written with runs=…") from error
-        yield
 
 
 def _continued(
@@ -174,13 +163,8 @@ def _continued(
     quiet: bool,
 ) -> None:
     """From the last checkpoint, or the start, to the weights."""
-    loader = DataLoader(
-        stream,
-        batch_size=None,
-        sampler=range(resume_at, stream.total),
-        num_workers=config.workers,
-        persistent_workers=False,
-    )
+    steps = range(resume_at, stream.total)
+    loader: DataLoader[Any] = DataLoader(stream, batch_size=None, sampler=steps, num_workers=config.workers)
     try:
         if trainer.is_global_zero:
             run.keep_results_before(resume_at)
@@ -193,13 +177,13 @@ def _continued(
             save(state)
             run.finish()
     except KeyboardInterrupt:
-        said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command goes on"
+        said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command continues"
         _say(f"{said} at step {checkpoint_step(run)}", quiet)
         raise
     except (OSError, WorkerError) as error:  # a full disk, most of all
         raise ValueError(
-            f"{run.path} stopped at step {module.done} of {stream.total}: {error}; when that is mended, the same "
-            f"command goes on at step {checkpoint_step(run)}"
+            f"{run.path} stopped at step {module.done} of {stream.total}: {error}; when that is corrected, the same "
+            f"command continues at step {checkpoint_step(run)}"
         ) from error
 
 
@@ -217,7 +201,7 @@ _LOST = re.compile("gloo|nccl|connection|peer", re.IGNORECASE)  # what torch say
 
 
 class WorkerError(Exception):
-    """A process that training needs is gone."""
+    """A process that training needs has ended."""
 
 
 def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
@@ -226,25 +210,22 @@ def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
     handler = signal.getsignal(signal.SIGINT)
     with warnings.catch_warnings():
         # the loader has as many workers as the config says, and a run is one pass over its steps
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*The number of training batches.*")
-        warnings.filterwarnings("ignore", message=".*Trying to infer the `batch_size`.*")
-        warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
-        warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
+        for said in ("does not have many workers", "The number of training batches", "Trying to infer the `batch_size`",
+                     "treespec, LeafSpec", "`srun` command is available"):  # fmt: skip
+            warnings.filterwarnings("ignore", message=f".*{said}.*")
         try:
             trainer.fit(module, loader)
         except SystemExit:
             raise KeyboardInterrupt from None
         except (RuntimeError, ConnectionError, EOFError) as error:
             if trainer.world_size > 1 and _LOST.search(str(error)):
-                said = f"a rank of {trainer.world_size} is gone ({brief(error)})"
-                raise WorkerError(said) from error
+                raise WorkerError(f"a rank of {trainer.world_size} has ended ({brief(error)})") from error
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise ValueError(f"compile=true: torch.compile failed ({brief(error)}); leave it out") from error
             # seen by the loader itself, or by what fetches a batch from its worker
             if not loader.num_workers or (isinstance(error, RuntimeError) and "DataLoader worker" not in str(error)):
                 raise
-            said = f"a worker of the data loader is gone ({brief(error)}); too little memory, perhaps: try workers=0"
+            said = f"a worker of the data loader has ended ({brief(error)}); too little memory, perhaps: try workers=0"
             raise WorkerError(said) from error
         finally:
             if main:
@@ -263,33 +244,30 @@ def _trainer(
     elif config.knn_every and images is not None:
         callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
     logger = logger_of(config.logger, config.logger_args, run.path) or False
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU.*")  # refused below
-            trainer = L.Trainer(
-                max_epochs=1,  # the stream is every epoch in one
-                accelerator=config.accelerator,
-                devices=config.devices,
-                num_nodes=config.nodes,
-                strategy=strategy_of(config),
-                precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
-                sync_batchnorm=config.sync_batchnorm,
-                plugins=[environment],
-                logger=logger,
-                log_every_n_steps=config.log_every,
-                callbacks=callbacks,
-                default_root_dir=run.config_file,  # no folder: on SLURM, Lightning unpickles its hpc_ckpt_*.ckpt
-                enable_checkpointing=False,
-                enable_model_summary=False,
-                enable_progress_bar=False,
-                use_distributed_sampler=False,
-                num_sanity_val_steps=0,
-            )
-    except (MisconfigurationException, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"accelerator={config.accelerator} devices={config.devices} precision={config.precision} "
-            f"strategy={config.strategy}: {error}; accelerator=cpu precision=32-true strategy=auto works everywhere"
-        ) from error
+    asked = " ".join(f"{key}={getattr(config, key)}" for key in ("accelerator", "devices", "precision", "strategy"))
+    remedy = "accelerator=cpu precision=32-true strategy=auto works everywhere"
+    failures = (MisconfigurationException, ValueError, RuntimeError)
+    with explained(f"{asked} cannot be used", remedy, *failures), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*AMP with fp16 is not supported on CPU.*")  # refused below
+        trainer = L.Trainer(
+            max_epochs=1,  # the stream is every epoch in one
+            accelerator=config.accelerator,
+            devices=config.devices,
+            num_nodes=config.nodes,
+            strategy=strategy_of(config),
+            precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
+            sync_batchnorm=config.sync_batchnorm,
+            plugins=[environment],
+            logger=logger,
+            log_every_n_steps=config.log_every,
+            callbacks=callbacks,
+            default_root_dir=run.config_file,  # no folder: on SLURM, Lightning unpickles its hpc_ckpt_*.ckpt
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+        )
     check_device(config, trainer.strategy.root_device)
     return trainer
 

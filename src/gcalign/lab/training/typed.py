@@ -16,7 +16,7 @@ _CALLED = {int: "a whole number", float: "a number", str: "a text", bool: "true 
 
 def value_of(key: str, text: str) -> Any:
     """A number, a list or a word in Hydra's grammar: 3, 1e-3, [0.1,0.01], true, null, sgd. Nothing is resolved."""
-    wrong = ValueError(f"{key}={text} is no value; write a number, a word, or a list such as [0.1,0.01]")
+    wrong = ValueError(f"{key}={text} is not a value; write a number, a word, or a list such as [0.1,0.01]")
     try:
         override = OverridesParser.create().parse_override(f"value={text}")
     except HydraException:
@@ -50,7 +50,7 @@ def typed(kind: Any, content: Any, where: str = "") -> Any:
     hints = get_type_hints(kind)
     for key in content:
         if key not in hints:
-            raise ValueError(f"{where}{key} is no key of a run; {did_you_mean(str(key), hints)}")
+            raise ValueError(f"unknown key {where}{key}; {did_you_mean(str(key), hints)}")
     return kind(**{key: _checked(hints[key], value, f"{where}{key}") for key, value in content.items()})
 
 

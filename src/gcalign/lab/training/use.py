@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from rich.progress import track
 from torch import Tensor, nn
@@ -27,9 +29,11 @@ from gcalign.lab.training.owner import owned
 from gcalign.lab.training.runs import Run, load_encoder, weights_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.training.typed import value_of
-from gcalign.lab.words import path_of, quoted
+from gcalign.lab.words import explained, path_of, quoted
 
 DATA = ("data", "data.root", "data.size", "data.limit", "data.on_error")
+CORRUPTION = ("corruption", "severity")
+R = TypeVar("R", Result, pair_use.Retrieved)
 
 
 def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str] = ()) -> dict[str, str]:
@@ -48,11 +52,8 @@ def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str
 
 def device_of(given: dict[str, str]) -> str:
     name = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with explained(f"device={name} cannot be used", "device=cpu always can", RuntimeError, AssertionError):
         torch.zeros(1, device=name).item()  # a device without memory, meta, gives nothing back
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        raise ValueError(f"device={name} cannot be used ({said}); device=cpu always can") from error
     return name
 
 
@@ -67,7 +68,7 @@ def data_of(run: Run | None, given: dict[str, str], *, named: Data | None = None
         check_trusted(run, own, given, roots)
     data = own if given.get("data", own.name) == own.name else Data(name=given["data"], on_error=own.on_error)
     # scenes have one size, and are small enough for any encoder
-    size = weights_of(run)[2][1] if run and data.name != "scenes" else None
+    size = weights_of(run).shape[1] if run and data.name != "scenes" else None
     chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
     changed: dict[str, Any] = {"size": size, "limit": None, "tail": 1.0}
     changed |= {key: value_of(f"data.{key}", value) if key in changed else value for key, value in chosen.items()}
@@ -80,18 +81,15 @@ def check_trusted(run: Run, own: Data, given: dict[str, str], roots: Sequence[Pa
     if given.get("data", own.name) == own.name:
         if "/" in own.name and "data" not in given:
             asked.append(f"data={own.name}")
-        if own.root is not None and "data.root" not in given and not _is_within(own.root, roots):
-            asked.append(f"data.root={own.root}")
+        if own.root is not None and "data.root" not in given:
+            place = path_of(own.root).resolve()
+            if not any(place.is_relative_to(folder.resolve()) for folder in roots):
+                asked.append(f"data.root={own.root}")
     if asked and not run.is_own():
         raise ValueError(
             f"run={run.path} was made by somebody else, or its config was changed, so the places it names are not "
             f"followed; if you know them, add {quoted(*asked)}"
         )
-
-
-def _is_within(root: str, roots: Sequence[Path]) -> bool:
-    place = path_of(root).resolve()
-    return any(place.is_relative_to(folder.resolve()) for folder in roots)
 
 
 def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | pair_use.Retrieved:
@@ -102,8 +100,12 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | pair_
     on as many images as it was trained on, and tested on the whole test split; so is a baseline, whose `data.limit` is
     that of training. For a run, `data.limit` takes so many of each. A run on pairs has protocols of its own.
     """
-    if pair_use.is_paired(overrides):
-        return pair_use.probe(overrides)
+    if _is_paired(overrides):
+        given = words(overrides, (*pair_use.WORDS, "protocol", "top", "show"), ("run",))
+        pairs = Run.at(given["run"])
+        check_trusted(pairs, pairs.config().data, given)
+        pairs.check_writable()
+        return _recorded(pairs, pairs.config().data.name, pair_use.probe(pairs, given, device_of(given)))
     fits = [*(protocol.fit for protocol in PROTOCOLS.values()), least_squares]
     options = {name for fit in fits for name in options_of(fit)} - {"encoder", "device"}
     known = ("run", "encoder", "protocol", "seed", "device", *baselines.WORDS, *DATA, *sorted(options))
@@ -120,7 +122,7 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | pair_
     usual = "cifar10c" if data.name == "cifar10c" else "linear-fast"
     protocol = one_of("protocol", given.get("protocol", usual), (*PROTOCOLS, *SPECIAL))
     if data.name == "cifar10c" and protocol != "cifar10c":
-        raise ValueError(f"protocol={protocol} needs a training split, which cifar10c has not; use protocol=cifar10c")
+        raise ValueError(f"protocol={protocol} needs a training split, and cifar10c has none; use protocol=cifar10c")
     if run:
         run.check_writable()
     subject = Subject(baseline or _loaded(Run.at(given["run"]), given.get("encoder")), data, device, progress)
@@ -134,11 +136,22 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | pair_
         test = images_of(dataclasses.replace(data, limit=None) if baseline else data, "test")
         about: dict[str, Any] = {"protocol": protocol, "device": device, "progress": progress}
         result = evaluate_encoder(subject.network(train), train, test, **about, **asked)
-    if run:
-        record = {"kind": "probe", "data": data.name, "config": run.config().hash, **result.as_dict()}
-        with owned(run.path, wait=True):
-            files.append_json_lines(run.results_file, [record])
-    return dataclasses.replace(result, of=str(baseline)) if baseline else result
+    return _recorded(run, data.name, result) if run else dataclasses.replace(result, of=str(baseline))
+
+
+def _is_paired(overrides: Sequence[str]) -> bool:
+    """Whether `run=` among these words names a run on pairs."""
+    name = next((word.partition("=")[2] for word in overrides if word.startswith("run=")), "")
+    run = Run(path_of(name))
+    return bool(name) and run.config_file.is_file() and run.config().data.paired
+
+
+def _recorded(run: Run, data: str, result: R) -> R:
+    """The result, appended to the run's results."""
+    with owned(run.path, wait=True):
+        line = {"kind": "probe", "data": data, "config": run.config().hash, **result.as_dict()}
+        files.append_json_lines(run.results_file, [line])
+    return result
 
 
 def _loaded(run: Run, encoder: str | None) -> Callable[[Images], nn.Module]:
@@ -201,18 +214,28 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     `split=` is all of a data set that comes undivided, else train, unless given; `corruption=` and `severity=` choose
     from cifar10c. Of a run on pairs, `column=` is the side.
     """
-    if pair_use.is_paired(overrides):
-        return pair_use.embed(overrides, output)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    given = words(overrides, ("run", "encoder", "split", "device", "corruption", "severity", *DATA), ("run",))
+    paired = _is_paired(overrides)
+    known = (*pair_use.WORDS, "column") if paired else ("run", "encoder", "split", "device", *CORRUPTION, *DATA)
+    given = words(overrides, known, ("run",))
     path = path_of(output)
     if path.suffix != ".parquet" or not path.resolve().parent.is_dir():
         raise ValueError(f"-o {output} must be a .parquet file in a folder that exists")
     device, run = device_of(given), Run.at(given["run"])
+    if paired:
+        check_trusted(run, run.config().data, given)
+        columns, features = pair_use.embed(run, given, device)
+    else:
+        columns, features = _embedded(run, given, device, progress)
+    columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), buffer)
+    files.write(path, buffer.getvalue().to_pybytes())
+    return path
+
+
+def _embedded(run: Run, given: dict[str, str], device: str, progress: bool) -> tuple[dict[str, Any], Tensor]:
     data = data_of(run, given)
-    more = {key: value_of(key, given[key]) for key in ("corruption", "severity") if key in given}
+    more = {key: value_of(key, given[key]) for key in CORRUPTION if key in given}
     images = images_of(data, given.get("split", _whole(data.name)), **more)
     features = extract(load_encoder(run.path, encoder=given.get("encoder")), images, device=device, progress=progress)
     columns: dict[str, Any] = {"index": list(range(len(images)))}
@@ -221,8 +244,4 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     for name, values in (("label", images.labels), ("domain", images.domains)):
         if values is not None:
             columns[name] = values.numpy()
-    columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
-    buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), buffer)
-    files.write(path, buffer.getvalue().to_pybytes())
-    return path
+    return columns, features

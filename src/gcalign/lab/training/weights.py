@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcalign.lab import arrays, files
-from gcalign.lab.words import path_of
+from gcalign.lab.words import explained, path_of
 
 if TYPE_CHECKING:
     from gcalign.lab.training.config import Pairs
@@ -21,12 +21,10 @@ def digest(path: str) -> str:
 
 
 def _bytes(path: str) -> bytes:
-    try:
+    with explained(
+        f"pairs.weights={path} cannot be read", "`gcalign audit … --feedback weights.npy` writes one", OSError
+    ):
         return files.read(path_of(path), "ARRAY_BYTES")
-    except OSError as error:
-        raise ValueError(
-            f"pairs.weights={path} cannot be read ({error}); `gcalign audit … --feedback weights.npy` writes one"
-        ) from None
 
 
 def weights_of_pairs(pairs: Pairs, n: int) -> Tensor | None:  # [n]
@@ -36,12 +34,9 @@ def weights_of_pairs(pairs: Pairs, n: int) -> Tensor | None:  # [n]
     content = _bytes(pairs.weights)
     if hashlib.sha256(content).hexdigest()[:10] != pairs.digest:
         raise ValueError(f"pairs.weights={pairs.weights} is not the file the run was configured with; train it again")
-    try:
+    remedy = "it must be numbers in an npy file"
+    with explained(f"pairs.weights={pairs.weights} cannot be read", remedy, ValueError, TypeError):
         weights = torch.tensor(arrays.from_bytes(content, path_of(pairs.weights))).float()
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"pairs.weights={pairs.weights} cannot be read ({error}); it must be numbers in an npy file"
-        ) from None
     if weights.shape != (n,) or not bool((weights >= 0).all() & weights.isfinite().all()):
         raise ValueError(
             f"pairs.weights={pairs.weights} has the shape {tuple(weights.shape)}; it must have a finite weight ≥ 0 for "
