@@ -96,10 +96,10 @@ def command_line() -> str:
 
 {NOTE}`gcalign COMMAND --help` prints what is here. Options of training are words `key=value`: [Configuration](configuration.md).
 
-**Exit codes**: 0, the command ran, whatever its result; 2, an error, printed as one line with its remedy; 130, interrupted.
+**Exit codes**: 0, the command ran, whatever its result; 1, some runs that `gcalign reproduce` started have failed, and the others are done; 2, an error, printed as one line with its remedy; 130, interrupted.
 
 **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows as JSON; `--json -` writes only JSON to standard output. `NO_COLOR=1`
-prints without colours. In a terminal that is too narrow for a table, its rows are printed one below the other. If the output goes to a file, tables are wide.
+prints without colours. If the terminal is too narrow for a table, its rows are printed one below the other. If the output goes to a file, tables are wide, unless `COLUMNS` is set: `COLUMNS=40` prints for 40 columns.
 
 {"".join(parts).rstrip()}
 """
@@ -125,7 +125,7 @@ def _command(name: str, parser: argparse.ArgumentParser, level: int) -> str:
     text = f"{'#' * level} {name}\n\n{about}\n\n"
     if rows:
         text += _table(("argument", "meaning"), rows) + "\n\n"
-    return text + (f"```\n{epilog}\n```\n\n" if epilog else "")
+    return text + (f"```text\n{epilog}\n```\n\n" if epilog else "")
 
 
 # --- modules --------------------------------------------------------------------------------------------------

@@ -72,6 +72,32 @@ def test_the_ranking_is_that_of_the_library(here, capsys):
     assert not list(here.glob(".*.part"))
 
 
+def test_json_has_the_summary_and_the_worst_pairs(here, capsys):
+    words = ("a.npy", "b.npy", "-o", "out.csv", "--worst", "7")
+    code, out, _ = run(capsys, *words, "--json", "-")
+    assert code == 0
+    told = json.loads(out)  # nothing else is printed there
+    expected = gcalign.audit(np.load("a.npy"), np.load("b.npy"))
+    assert told["summary"] == expected.summary()
+    assert [row["pair"] for row in told["worst"]] == expected.ranking[:7].tolist()
+    assert told["known"] is None
+    assert told["written"] == ["out.csv"]
+    code, out, _ = run(capsys, *words, "--json", "told.json")
+    assert json.loads((here / "told.json").read_text(encoding="utf-8")) == told
+    assert "best other" in out  # the table is shown as well
+
+
+def test_the_table_fits_the_columns_that_are_set(here, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    (here / "ids.txt").write_text("\n".join(f"[red]{k}" for k in range(N)), encoding="utf-8")
+    out = run(capsys, "a.npy", "b.npy", "-o", "out.csv", "--ids", "ids.txt")[1]
+    worst = ranking(here / "out.csv")[0]
+    assert f"pair: {worst['pair']}\n" in out  # as it is written, not as a colour
+    assert f"its similarity: {float(worst['other_similarity']):.3f}\n" in out
+    monkeypatch.delenv("COLUMNS")
+    assert "│" in run(capsys, "a.npy", "b.npy", "-o", "out.csv")[1]
+
+
 def test_a_tilde_is_the_home_folder(here, capsys, monkeypatch):
     monkeypatch.setenv("HOME", str(here))
     monkeypatch.setenv("USERPROFILE", str(here))

@@ -60,6 +60,8 @@ def test_version_is_the_installed_one(capsys):
         (["list", "--json", "/does/not/exist.json"], "directory that exists"),
         (["probe", "run=pixels", "--json", "/"], "must be a file"),
         (["demo", "--json", "/does/not/exist.json"], "directory that exists"),
+        (["audit", "a.npy", "b.npy", "-o", "out.csv", "--json", "/does/not/exist.json"], "directory that exists"),
+        (["claims", "--json", "/does/not/exist.json"], "directory that exists"),
         (["list", "/does/not/exist", "--json", "-"], "has no runs"),
     ],
 )
@@ -219,6 +221,14 @@ def test_no_color_is_respected():
     assert not re.search(coloured, in_terminal(100, *words, NO_COLOR="1"))
 
 
+@pytest.mark.parametrize("name", ["audit", "bench", "claims", "demo", "list", "probe", "verify"])
+def test_every_command_that_prints_a_table_can_write_it_as_json(name, capsys):
+    assert cli.main([name, "--help"]) == 0
+    assert "--json PATH" in capsys.readouterr().out
+
+
 def test_the_help_states_the_exit_codes(capsys):
     assert cli.main(["--help"]) == 0
-    assert "Exit codes: 0" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for words in ("Exit codes: 0 it ran", "1 some runs", "2 an error", "130 interrupted"):
+        assert words in shown

@@ -4,27 +4,52 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 import torch
 
 import gcalign
-from gcalign import KL, Alignment, Columns, Cosine, Rows, methods
+from gcalign import KL, Alignment, Columns, Cosine, Rows, cli, methods
+from gcalign.lab.experiments import launch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "life-of-a-call.md"
 PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
-# pages whose Python is not a program of its own, and why
-NOT_RUN = {"life-of-a-call": "excerpts of the source", "add-your-own": "run below, and compared with formulas"}
-BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+OUTSIDE = ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")
+TEXTS = {**{page: DOCS / f"{page}.md" for page in PAGES}, **{name: ROOT / f"{name}.md" for name in OUTSIDE}}
+# A block runs unless the comment above it says why not:
+#   not run             e.g. because it needs a cluster
+#   run dry             words and options are checked, nothing is trained
+#   after the commands  Python that reads what the commands of its page wrote: run with them, in the slow suite
+BLOCK = re.compile(
+    r"^(?: *<!-- (not run|run dry|after the commands): (.+?) -->\n\n)?( *)```(.*?)\n(.*?)^\3```$",
+    re.DOTALL | re.MULTILINE,
+)
+RUN_BELOW = "add-your-own"  # its examples are run below, and compared with formulas
+SHOWS = {
+    "image-and-text": r"(?s)image → caption: R@1 [5-9]\d.*a large blue ring, right: a large blue ring, right"
+}  # what the commands of a page must print
+RUNNER = """
+import json, subprocess, sys
+names = {"__name__": "__main__"}
+for language, code in json.load(sys.stdin):
+    if language == "python":
+        exec(code, names)
+    else:
+        subprocess.run(["bash", "-euo", "pipefail", "-c", code], check=True, stdin=subprocess.DEVNULL)
+"""
 FOLLOWED = """
 import sys, torch, gcalign
 z1, z2 = torch.randn(256, 64, requires_grad=True), torch.randn(256, 64)
@@ -84,27 +109,90 @@ def test_the_picture_of_a_call_is_drawn_the_same_each_time(tmp_path, picture):
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """Language and content of each block of a page that can run."""
-    return BLOCK.findall((DOCS / f"{page}.md").read_text())
+class Block(NamedTuple):
+    mark: str
+    reason: str
+    language: str
+    code: str
 
 
-def with_python(page: str) -> bool:
-    return page not in NOT_RUN and any(language == "python" for language, _ in blocks(page))
+def blocks(page: str) -> list[Block]:
+    """Every block of a page, in order."""
+    found = BLOCK.findall(TEXTS[page].read_text(encoding="utf-8"))
+    return [Block(mark, why, language, textwrap.dedent(code)) for mark, why, _, language, code in found]
+
+
+def run_at_once(page: str) -> list[Block]:
+    """The Python of a page that needs nothing but the blocks before it."""
+    return [] if page == RUN_BELOW else [b for b in blocks(page) if b.language == "python" and not b.mark]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_block_says_what_it_is(page):
+    text, found = TEXTS[page].read_text(encoding="utf-8"), blocks(page)
+    assert 2 * len(found) == len(re.findall(r"^ *```", text, re.MULTILINE))
+    assert text.count("<!-- not run") + text.count("<!-- run dry") + text.count("<!-- after the commands") == sum(
+        bool(block.mark) for block in found
+    ), "a mark stands above its block, with an empty line between them"
+    for block in found:
+        assert block.language in ("bash", "python", "text"), f"```{block.language} of:\n{block.code}"
+        if block.language == "text" and page != "command-line":  # the examples of --help
+            program = re.search(r"^(\$ |gcalign [a-z]|python |pip |make |import |from \w+ import)", block.code, re.M)
+            assert not program, f"this is not text:\n{block.code}"
 
 
 def test_most_pages_have_code():
-    assert sum(map(with_python, PAGES)) >= 11
+    assert sum(bool(run_at_once(page)) for page in TEXTS) >= 12
 
 
-@pytest.mark.parametrize("page", [*filter(with_python, PAGES)])
+def given(page: str) -> dict[str, object]:
+    """What the reader of a page has already."""
+    if page != "README":
+        return {}
+    model = torch.nn.Linear(5, 4)
+    loader = [(torch.randn(16, 5), torch.randn(16, 5)) for _ in range(2)]
+    return {"loader": loader, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+
+
+@pytest.mark.parametrize("page", [*filter(run_at_once, TEXTS)])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    names: dict[str, object] = {}
-    exec("\n".join(code for language, code in blocks(page) if language == "python"), names)
+    names = given(page)
+    exec("\n".join(block.code for block in run_at_once(page)), names)
     if "loss" in names:
         assert torch.isfinite(names["loss"]).all()
+
+
+DRY = [
+    pytest.param(words, id=f"{page}: {' '.join(words)}")
+    for page in TEXTS
+    for block in blocks(page)
+    if block.mark == "run dry"
+    for line in block.code.replace("\\\n", " ").splitlines()
+    if (words := shlex.split(line, comments=True))
+]
+
+
+@pytest.mark.parametrize("words", DRY)
+def test_a_command_that_is_not_run_here_can_be_run_dry(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "distribution", lambda plugin: plugin)  # the plugins of the launchers
+    at = words.index("gcalign")
+    if words[at + 1] not in ("train", "reproduce") or "--help" in words:
+        cli.parser().parse_args(words[at + 1 :]) if "--help" not in words else cli.main(words[at + 1 :])
+        return
+    before = dict(word.lstrip("-").partition("=")[::2] for word in words[:at])
+    assert cli.main([*words[at + 1 :], "dry=true"]) == 0
+    shown = capsys.readouterr().out
+    assert shown
+    if {"nnodes", "nproc-per-node"} <= before.keys():  # of torchrun
+        assert f"nodes={before['nnodes']}\n" in shown
+        assert f"devices={before['nproc-per-node']}\n" in shown
+    if {"nodes", "ntasks-per-node"} <= before.keys():  # of srun
+        assert f"nodes={before['nodes']}\n" in shown
+        assert f"devices={before['ntasks-per-node']}\n" in shown
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("table", ["table-audit-brief", "table-feedback"])
@@ -115,27 +203,30 @@ def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table):
     assert "\n".join(rows) in (DOCS / "audit.md").read_text()
 
 
-def with_commands(page: str) -> bool:
-    return any(language == "bash" for language, _ in blocks(page))
+def run_in_order(page: str) -> list[Block]:
+    """Commands and code of a page that has commands to run."""
+    found = [b for b in blocks(page) if b.language != "text" and b.mark not in ("not run", "run dry")]
+    return found if any(block.language == "bash" for block in found) else []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [*filter(with_commands, PAGES)])
+@pytest.mark.parametrize("page", [*filter(run_in_order, TEXTS)])
 def test_the_commands_of_a_page_run_in_order_on_a_clean_clone(page, tmp_path):
     if not (ROOT / ".git").exists():
         pytest.skip("not a clone")
-    clone, work, commands = tmp_path / "clone", tmp_path / "work", tmp_path / "bin"
+    clone, commands = tmp_path / "clone", tmp_path / "bin"
     subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", str(clone)], check=True)
-    work.mkdir()
     commands.mkdir()
-    (commands / "gcalign").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gcalign "$@"\n')
-    (commands / "gcalign").chmod(stat.S_IRWXU)
+    for name, words in (("gcalign", '-m gcalign "$@"'), ("python", '"$@"')):
+        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
+        (commands / name).chmod(stat.S_IRWXU)
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(clone / "src"), "OMP_NUM_THREADS": "1"}
-    for language, code in blocks(page):
-        words = [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
-        done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    said = json.dumps([(block.language, block.code) for block in run_in_order(page)])
+    words = [sys.executable, "-c", RUNNER]
+    done = subprocess.run(words, cwd=clone, env=env, input=said, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert re.search(SHOWS.get(page, ""), done.stdout)
 
 
 # --- pages that follow from the code ----------------------------------------------------------------------------
@@ -195,7 +286,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", word).strip().lower()) for word in words}
 
 
-@pytest.mark.parametrize("path", [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=str)
+@pytest.mark.parametrize("path", TEXTS.values(), ids=str)
 def test_every_link_leads_somewhere(path):
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -225,6 +316,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     assert done.returncode == 0, done.stderr
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 20
+    assert (tmp_path / "site" / "search" / "search_index.js").is_file()  # search works without a server
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert not re.search(r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//', text), page

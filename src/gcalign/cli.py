@@ -52,7 +52,7 @@ def _claims(parser: Parser) -> Run:
     add("results", nargs="?", default="docs/results", help=folder)
     add("--scale", default="small", metavar="NAME", help="tiny, small or paper (default: %(default)s)")
     add("--write", metavar="PATH", help="write the list of claims and verdicts to this Markdown file")
-    add("--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output")
+    add("--json", type=json_path, metavar="PATH", help=f"the verdicts: {_JSON}")
     add("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
 
     def run(args: argparse.Namespace) -> None:
@@ -257,7 +257,7 @@ def _report(parser: Parser) -> Run:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command. Returns 0 if it ran, whatever its result, 2 after an error, and 130 if it was interrupted."""
+    """Run a command. Returns 0 if it ran, 1 if runs that it started failed, 2 after an error, 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that a command starts do not look in the current folder
     with steady():
@@ -290,7 +290,8 @@ def parser() -> Parser:
         prog="gcalign",
         description="Generalized contrastive alignment: contrastive learning as distribution alignment.",
         epilog="example:\n  gcalign verify\n\n`gcalign COMMAND --help` describes a command.\n"
-        "Exit codes: 0 it ran, 2 an error that is printed, 130 interrupted. NO_COLOR=1 prints without colours.",
+        "Exit codes: 0 it ran, 1 some runs of `reproduce` failed, 2 an error that is printed, 130 interrupted.\n"
+        "NO_COLOR=1 prints without colours; COLUMNS=40 prints for 40 columns.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

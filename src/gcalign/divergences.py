@@ -247,7 +247,7 @@ def _positives(log_p: Tensor, t: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Uniformity(Divergence):
-    """KL(Q‖P), where Q is P with its negatives replaced by their mean: the uniformity term of IOT-uni.
+    """KL(Q‖P), where Q is P with its negatives replaced by their mean m: Σ m log(m/P_ij), the term of IOT-uni.
 
     Example:
         >>> import torch, gcalign

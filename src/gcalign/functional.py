@@ -111,7 +111,7 @@ def gca_rince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
 
 
 def simclr(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
-    """NT-Xent, the loss of SimCLR.
+    """NT-Xent, the loss of SimCLR: −log(K_ij / Σ_{k≠i} K_ik), where j is the other view of i.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
@@ -147,7 +147,7 @@ def byol(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
 
 
 def iot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
-    """IOT, inverse optimal transport.
+    """IOT, inverse optimal transport: KL(T‖P) with constraints on rows and columns, over all 2B embeddings.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
@@ -165,7 +165,7 @@ def iot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
 
 
 def iot_uni(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
-    """IOT-uni: IOT with a uniformity term.
+    """IOT-uni: the loss of IOT plus a uniformity term, KL(T‖P) + w·KL(Q‖P), with the Q of `Uniformity`.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
@@ -203,7 +203,9 @@ def gca_uot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
 
 
 def supcon(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
-    """SupCon, supervised contrastive learning; it needs `labels`.
+    """SupCon, supervised contrastive learning: −mean_{j ∈ S} log(K_ij / Σ_{k≠i} K_ik); it needs `labels`.
+
+    S are the others with the label of i.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
@@ -221,7 +223,7 @@ def supcon(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
 
 
 def clip(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
-    """CLIP's loss: InfoNCE in both directions, with a fixed temperature.
+    """CLIP's loss: InfoNCE in both directions, L = ½ L(z1, z2) + ½ L(z2, z1), with a fixed temperature.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.

@@ -187,7 +187,7 @@ def gca_rince(eps: float = 0.5, q: float = 0.6, lam: float = 0.01, scale: str = 
 
 @register("simclr")
 def simclr(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
-    """SimCLR's NT-Xent: InfoNCE with all other embeddings of the batch as negatives.
+    """SimCLR's NT-Xent: −log(K_ij / Σ_{k≠i} K_ik), averaged over all 2B embeddings i, where j is the other view of i.
 
     Args:
         eps: temperature ε.
@@ -222,7 +222,7 @@ def byol(eps: float = 1.0, **common: Any) -> Alignment:
 
 @register("iot")
 def iot(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
-    """IOT, inverse optimal transport: GCA-INCE over all embeddings of the batch.
+    """IOT, inverse optimal transport: KL(T‖P) with constraints on rows and columns, over all 2B embeddings.
 
     Args:
         eps: temperature ε.
@@ -239,11 +239,11 @@ def iot(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
 
 @register("iot-uni")
 def iot_uni(eps: float = 0.5, weight: float = 0.2, layout: str = "joint", **common: Any) -> Alignment:
-    """IOT-uni: IOT plus a uniformity term on the negatives.
+    """IOT-uni: the loss of IOT plus a uniformity term, KL(T‖P) + w·KL(Q‖P), with the Q of `Uniformity`.
 
     Args:
         eps: temperature ε.
-        weight: the weight of `Uniformity`.
+        weight: w, the weight of `Uniformity`.
         layout: "joint" or "cross".
         common: options of every `Alignment`, e.g. `iterations`, `target`.
 
@@ -288,7 +288,9 @@ def gca_uot(
 
 @register("supcon")
 def supcon(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
-    """SupCon, supervised contrastive learning: cross-entropy of one row projection with the target `Labels()`.
+    """SupCon, supervised contrastive learning, with the target `Labels()`.
+
+    Row i has the loss −mean_{j ∈ S} log(K_ij / Σ_{k≠i} K_ik), where S are the others with the label of i.
 
     Args:
         eps: temperature ε.
@@ -305,7 +307,7 @@ def supcon(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
 
 @register("clip")
 def clip(eps: float = 0.07, learnable: bool = True, **common: Any) -> Symmetric:
-    """CLIP: InfoNCE in both directions, between two modalities, with a learnable temperature.
+    """CLIP: InfoNCE in both directions, L = ½ L(z1, z2) + ½ L(z2, z1), with a learnable temperature.
 
     Args:
         eps: temperature ε, the initial value if it is learnable.

@@ -66,11 +66,11 @@ def uniformity(z: Tensor, t: float = 2.0, *, block: int = 1024) -> Tensor:  # [n
 
 
 def compactness(h: Tensor, labels: Tensor) -> Tensor:  # [n, D], [n] -> []
-    """Mean distance of each point to the centre of its class, without normalising (Figure A6, fig:sensitivity_study).
+    """Mean distance to the centre of the class, mean_i ‖h_i − c_{y_i}‖ (Figure A6, fig:sensitivity_study).
 
     Args:
-        h: features of the encoder [n, D].
-        labels: class of each point [n].
+        h: features of the encoder [n, D]; they are not normalised.
+        labels: class y_i of each point [n].
 
     Returns:
         A 0-dim tensor; lower is more compact.

@@ -20,7 +20,7 @@ from gcalign.transport.support import Support
 
 
 class Symmetric(Objective):
-    """Mean of a loss in both directions, (L(z1, z2) + L(z2, z1)) / 2. CLIP does this with InfoNCE.
+    """Mean of a loss in both directions, L = ½ L(z1, z2) + ½ L(z2, z1). CLIP does this with InfoNCE.
 
     A call takes what every criterion takes; see `Objective`.
 

@@ -125,7 +125,7 @@ class Blocks(Target):
 
 @dataclass(frozen=True, repr=False)
 class Hierarchy(Target):
-    """T_ij is the weight of the finest level that i and j share. Reads `ids` and `labels` [B, levels].
+    """T_ij = w_l, the weight of the finest level l that i and j share. Reads `ids` and `labels` [B, levels].
 
     Args:
         weights: the weight of each level, coarsest first, e.g. (superclass, class).
@@ -211,7 +211,7 @@ def _grouped(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Soft(Target):
-    """T as a matrix, dense or sparse. `criterion(z1, z2, target=matrix)` wraps it for you.
+    """T as a matrix, dense or sparse (P_tgt in Eq. 8, eq:mainobj). `criterion(z1, z2, target=matrix)` wraps it for you.
 
     Args:
         matrix: [n, m], non-negative, without an empty row.
@@ -263,7 +263,9 @@ class Soft(Target):
 
 @dataclass(frozen=True, repr=False)
 class Weighted(Target):
-    """Another target with weighted samples: T_ij · √(w_i w_j). `criterion(z1, z2, weights=w)` does this to any target.
+    """Another target S with weighted samples: T_ij = S_ij √(w_i w_j).
+
+    `criterion(z1, z2, weights=w)` does this to any target.
 
     Args:
         base: the target whose pairs are weighted.

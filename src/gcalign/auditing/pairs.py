@@ -40,9 +40,9 @@ def audit(
 ) -> Audit:
     """Find mismatched pairs: rank paired embeddings by how badly they fit, without labels.
 
-    The score is −log P_ii of the transport plan between all a and all b. It asks whether a_i and b_i choose each other
-    when every item has one partner to give, so popular items (hubs) do not look right with everybody. ε is chosen such
-    that the pairs are told best from near misses: items paired with a neighbour of their partner.
+    The suspicion of pair i is s_i = −log P_ii of the transport plan between all a and all b. In the plan every item
+    has the same mass to give, so popular items (hubs) cannot fit everybody. ε is chosen such that the pairs are best
+    separated from near misses: items paired with a neighbour of their partner.
 
     The embeddings must not come from a model that was trained on these very pairs: it has learnt the mismatches by
     heart. Use a pretrained model, or cross-fit: embed each part of the pairs with a model trained on the other parts.

@@ -109,20 +109,24 @@ class Progress:
 
 
 def console(width: int) -> Console:
-    """For standard output; where that is no terminal, of this width."""
+    """For standard output; where that is no terminal and COLUMNS is not set, of this width."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else width)
+    return Console(highlight=False, width=None if sys.stdout.isatty() or _columns_set() else width)
+
+
+def _columns_set() -> bool:
+    return os.environ.get("COLUMNS", "").isdigit()
 
 
 def fitting(table: Table, console: Console) -> RenderableType:
-    """The table; in a terminal that is too narrow for it, its rows one below the other, `heading: value` to a line."""
+    """The table; where the terminal or COLUMNS is too narrow, its rows one below the other, `heading: value`."""
     from rich.console import Group
     from rich.measure import Measurement
     from rich.text import Text
 
     wide = Measurement.get(console, console.options.update(max_width=10_000), table).minimum
-    if not console.is_terminal or wide <= console.width:
+    if wide <= console.width or not (console.is_terminal or _columns_set()):
         return table
     lines = [Text.assemble((str(table.title), "bold"))] if table.title else []
     cells = [list(column.cells) for column in table.columns]

@@ -11,7 +11,18 @@ from torch import Tensor
 
 
 class Support(ABC):
-    """Base class of target plans: a non-negative matrix T [n, m] without an empty row (P_tgt in Eq. 8, eq:mainobj)."""
+    """Base class of target plans: a non-negative matrix T [n, m] without an empty row (P_tgt in Eq. 8, eq:mainobj).
+
+    A `Target` makes one for each batch. `plan.target` is the one that a plan was compared with.
+
+    Example:
+        >>> import torch, gcalign
+        >>> target = gcalign.method("ince").plan(torch.eye(3), torch.eye(3)).target
+        >>> isinstance(target, gcalign.Support)
+        True
+        >>> target.mu  # its row sums
+        tensor([1., 1., 1.])
+    """
 
     shape: tuple[int, int]
     complete: bool = False  # True: known to have mass in every column
@@ -63,7 +74,9 @@ class Support(ABC):
 
 @dataclass(frozen=True)
 class Pairs(Support):
-    """A target plan as a list of k pairs (i, j, weight), sorted by i. Values "on the pairs" are vectors [k].
+    """A target plan as a list of k pairs (i, j, weight), sorted by i (P_tgt in Eq. 8, eq:mainobj).
+
+    Values "on the pairs" are vectors [k].
 
     Args:
         i: row of each pair [k], in ascending order.
@@ -246,7 +259,7 @@ class Groups(Support):
 
 @dataclass(frozen=True)
 class Full(Support):
-    """A target plan as a matrix.
+    """A target plan as a matrix T (P_tgt in Eq. 8, eq:mainobj).
 
     Args:
         weight: T [n, m], non-negative, without an empty row.

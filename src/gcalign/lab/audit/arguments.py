@@ -6,6 +6,8 @@ import argparse
 import math
 from collections.abc import Callable
 
+from gcalign.lab.commands import json_path
+
 
 def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], None]:
     """Add the arguments; return what runs on them."""
@@ -20,6 +22,8 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
     add("-o", "--output", required=True, metavar="PATH", help="ranking to write: .csv, .json or .parquet")
     add("--html", metavar="PATH", help="HTML page to write: the worst pairs and better partners")
     add("--feedback", metavar="PATH", help="weights to write (.npy), one per pair: criterion(z1, z2, weights=w)")
+    summary = "write the summary and the worst pairs to this JSON file; - writes only JSON to standard output"
+    add("--json", type=json_path, metavar="PATH", help=summary)
     add("--ids", metavar="FILE:NAME", help="names of the pairs: a parquet column, or a .txt file with one in each line")
     add("--show-a", metavar="FILE:NAME", help="texts or images of the first side for the page, in the same formats")
     add("--show-b", metavar="FILE:NAME", help="the same for the second side")
@@ -29,7 +33,13 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
         help="file (.npy) with the fold of each pair, if each fold was embedded by its own model; "
         "with run=, the number of folds",
     )
-    add("--worst", type=int, default=50, metavar="N", help="number of pairs on the HTML page (default: %(default)s)")
+    add(
+        "--worst",
+        type=int,
+        default=50,
+        metavar="N",
+        help="number of pairs on the HTML page and in --json (default: %(default)s)",
+    )
     add(
         "--score",
         default="plan",

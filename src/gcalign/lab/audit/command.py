@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,13 +18,23 @@ from gcalign.errors import count
 from gcalign.lab import files
 from gcalign.lab.audit import inputs
 from gcalign.lab.audit.inputs import AuditedPairs
-from gcalign.lab.audit.outputs import TABLES, checked, write_table, write_weights
-from gcalign.lab.words import path_of
+from gcalign.lab.audit.outputs import TABLES, checked, rows, write_table, write_weights
+from gcalign.lab.commands import output
+from gcalign.lab.terminal import console, fitting
+from gcalign.lab.words import path_of, printable
 
 WARNING = (
     "The embeddings must not come from a model trained on these very pairs: it has learnt the wrong pairs "
     "too. Use another model, or audit the run itself with run=…, which trains on the other pairs of each fold."
 )
+HEADINGS = {
+    "pair": "pair",
+    "suspicion": "suspicion",
+    "probability": "probability",
+    "similarity": "similarity",
+    "other": "best other",
+    "other_similarity": "its similarity",
+}
 
 
 def audit(args: argparse.Namespace) -> None:
@@ -49,12 +60,39 @@ def audit(args: argparse.Namespace) -> None:
         files.write(page, text)
     if weights is not None:
         write_weights(weights, found)
-    print(found)
-    if subject.wrong is not None and bool(subject.wrong.any()):
-        print(_known(found, subject.wrong))
-    for path in (table, page, weights):
-        if path is not None:
-            print(f"written: {path}")
+    wrong = subject.wrong
+    known = None if wrong is None or not bool(wrong.any()) else _known(found, wrong)
+    written = [str(path) for path in (table, page, weights) if path is not None]
+
+    def content() -> dict[str, Any]:
+        worst = rows(found, subject.names, args.worst)
+        return {"summary": found.summary(), "known": known, "worst": worst, "written": written}
+
+    output(content, args.json, lambda: _show(found, subject.names, known, written))
+
+
+def _show(found: Audit, names: Sequence[str] | None, known: dict[str, float | None] | None, written: list[str]) -> None:
+    """Summary, the worst pairs, how many known mismatches were found, and the files."""
+    from rich.table import Table
+    from rich.text import Text
+
+    summary, _, _ = repr(found).partition("\n    pair")
+    table = Table()
+    for heading in HEADINGS.values():
+        table.add_column(heading, justify="right")
+    for row in rows(found, names, worst=5):
+        cells = (row[name] for name in HEADINGS)
+        table.add_row(*(Text(f"{x:.3f}" if isinstance(x, float) else printable(x)) for x in cells))
+    to = console(100)
+    print(summary)
+    to.print(fitting(table, to))
+    if known is not None:
+        share, auroc, precision, recall = known.values()
+        precise = "–" if precision is None else f"{precision:.2f}"
+        print(f"known mismatches: {share:.1%}; AUROC {auroc:.3f}")
+        print(f"at the threshold: precision {precise}, recall {recall:.2f}")
+    for path in written:
+        print(f"written: {path}")
 
 
 def _of_files(args: argparse.Namespace) -> AuditedPairs:
@@ -100,16 +138,15 @@ def _of_run(args: argparse.Namespace, shown: bool) -> AuditedPairs:
     return crossfitted(words, progress=shown)
 
 
-def _known(found: Audit, wrong: torch.Tensor) -> str:
+def _known(found: Audit, wrong: torch.Tensor) -> dict[str, float | None]:
     """How well mismatches that were made on purpose were found."""
-    told = separation(found.suspicion[wrong], found.suspicion[~wrong]) if not bool(wrong.all()) else 0.5
     flagged = wrong[found.flagged]
-    precision = f"{float(flagged.double().mean()):.2f}" if len(flagged) else "–"
-    recall = float(found.flagged[wrong].double().mean())
-    return (
-        f"known mismatches: {float(wrong.double().mean()):.1%}; AUROC {told:.3f}, precision {precision} and recall "
-        f"{recall:.2f} at the threshold"
-    )
+    return {
+        "share": float(wrong.double().mean()),
+        "auroc": float(separation(found.suspicion[wrong], found.suspicion[~wrong])) if not bool(wrong.all()) else 0.5,
+        "precision": float(flagged.double().mean()) if len(flagged) else None,
+        "recall": float(found.flagged[wrong].double().mean()),
+    }
 
 
 def _page(found: Audit, subject: AuditedPairs, worst: int) -> str:

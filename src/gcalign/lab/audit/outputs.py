@@ -28,13 +28,19 @@ def checked(option: str, path: str | None, suffixes: Sequence[str]) -> Path | No
     return found
 
 
-def columns(audit: Audit, names: Sequence[str] | None) -> dict[str, list[Any]]:
-    """The ranking; pairs by their ids if they have some."""
-    table = {name: values.tolist() for name, values in audit.table().items()}
+def columns(audit: Audit, names: Sequence[str] | None, worst: int | None = None) -> dict[str, list[Any]]:
+    """The ranking, or the start of it; pairs by their ids if they have some."""
+    table = {name: values[:worst].tolist() for name, values in audit.table().items()}
     if names is not None:
         for column in ("pair", "other"):
             table[column] = [names[k] for k in table[column]]
     return table
+
+
+def rows(audit: Audit, names: Sequence[str] | None, worst: int | None = None) -> list[dict[str, Any]]:
+    """The same, pair by pair."""
+    table = columns(audit, names, worst)
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
 def write_table(path: Path, audit: Audit, names: Sequence[str] | None) -> None:
@@ -50,8 +56,7 @@ def write_table(path: Path, audit: Audit, names: Sequence[str] | None) -> None:
         writer.writerows(rounded)
         files.write(path, text.getvalue())
     elif path.suffix == ".json":
-        rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-        content = {"summary": audit.summary(), "pairs": rows}
+        content = {"summary": audit.summary(), "pairs": rows(audit, names)}
         files.write(path, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     else:
         import pyarrow as pa

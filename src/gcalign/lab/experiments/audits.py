@@ -60,7 +60,7 @@ def _sets(scale: Scale, seed: int) -> Iterator[Clean]:
             yield emoji_names(table, first, second, n, seed)
         yield emoji_images(table, "en", n, seed)
     elif scale.name != "tiny":
-        print(f"{table} is not there; {NAME} goes on without emoji", file=sys.stderr, flush=True)
+        print(f"{table} is not there; {NAME} continues without emoji", file=sys.stderr, flush=True)
     yield _views(scale, scale.images, n, seed)
     if words["data"] != "scenes":
         yield _views(scale, ("data=scenes", "epochs=30"), n, seed)  # they are few

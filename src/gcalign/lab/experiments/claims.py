@@ -29,11 +29,11 @@ _STYLE: Mapping[Word, str] = {
     "not measured": "dim",
 }
 _MEANS: Mapping[Word, str] = {
-    "held": "what the claim says, and Holm's p for the opposite is at most 0.05",
-    "failed": "the opposite of what it says, by the same test",
-    "not shown": "neither, at this scale; one seed never shows anything",
-    "true by construction": "follows from how the thing is computed, so that no experiment could have found otherwise",
-    "not measured": "no result file yet; the command beside it makes one",
+    "held": "the results agree with the claim, and Holm's p is at most 0.05",
+    "failed": "the results show the opposite, by the same test",
+    "not shown": "neither of the two at this scale; one seed never shows anything",
+    "true by construction": "it follows from the way it is computed, so no experiment could find otherwise",
+    "not measured": "there is no result file yet; the command in the row makes one",
 }
 _WIDTH = 160  # where the output is no terminal and has no width of its own
 
@@ -147,21 +147,22 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
     scale = results.scale
     parts = [
         "# Claims",
-        f"What the paper claims of its experiments, and what our result files of scale `{scale}` say. Written by "
+        f"What the paper claims about its experiments, and what our result files of scale `{scale}` say. Written by "
         f"`gcalign claims --scale {scale}{' --theorems' if proofs else ''} --write docs/claims.md`; do not edit.",
         f"**{summary(found)}.**",
         "\n".join(f"* **{word}**: {meaning}." for word, meaning in _MEANS.items()),
-        "Differences are paired by seed, in percentage points of accuracy unless said otherwise. In brackets stands "
-        "the 95 % interval from the pooled residual of method × seed: what is left of all methods measured in that "
-        "place after a mean for each method and each seed, with (methods − 1)(seeds − 1) degrees of freedom, all "
-        "methods being taken for equally noisy. After “paired” stands Student's t of that difference alone, with its "
-        "n − 1. The column p has the test by the pooled residual, then Holm's correction over the tested claims of the "
-        "section, by which the verdict goes; counts over several methods or settings are corrected among themselves "
-        "and have no p here.",
-        "**Exploratory**: how it is measured or judged was decided with results in view. The first rule, when the runs "
-        "were made, was the paired interval alone; a verdict that it does not give is exploratory, too.",
-        "**E1 to E3** are ours, planned before their runs ([plan](plan.md)). There the paired interval stands first "
-        "and decides, each section is a family, and nothing is judged before all planned seeds are there.",
+        "**How to read a row.** Differences are paired by seed. They are percentage points of accuracy if nothing else "
+        "is said. The brackets are the 95 % interval from the pooled residual; [Results]"
+        "(results.md#the-papers-tables-and-figures-at-scale-small) explains it. After “paired” is the interval of this "
+        "difference alone, by Student's t. The column p has the p-value of the pooled test, and after the arrow the "
+        "same with Holm's correction over the tested claims of the section. The corrected one decides the verdict. "
+        "Claims that count methods or settings are corrected among these, and have no p here.",
+        "**Exploratory**: how to measure or to judge this was decided after results had been seen. When the runs were "
+        "made, the rule was the paired interval alone. If that rule does not give the verdict, it is called "
+        "exploratory, too.",
+        "**E1 to E3** are our own experiments, [planned](plan.md) before their runs. Here the first brackets are the "
+        "paired interval, and it decides. Each section is corrected as one family. Nothing is judged before all "
+        "planned seeds are done.",
         f"Result files: {', '.join(f'`{name}`' for name in results.records) or 'none yet'}.",
     ]
     for section in dict.fromkeys(j.claim.section for j in found):

@@ -1,4 +1,4 @@
-"""Jobs on every core or device: skips what is done, goes on with what was interrupted, reports what failed."""
+"""Jobs on every core or device: skips what is done, continues what was interrupted, reports what failed."""
 
 from __future__ import annotations
 

@@ -23,8 +23,11 @@ def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
         run on pairs, such modules by column: `load(run)["name_en"].embed(["red heart"])`.
 
     Example:
-        >>> encoder = gcalign.load("runs/gca-uot-cifar10-1a2b3c4d5e")  # doctest: +SKIP
-        >>> features = encoder.embed(["one.png", "two.png"])  # doctest: +SKIP
+        >>> import gcalign, numpy
+        >>> encoder = gcalign.load("runs/first")  # after: gcalign train data=scenes name=first
+        >>> images = numpy.zeros((2, 24, 24, 3), dtype="uint8")  # or paths, or PIL images
+        >>> len(encoder.embed(images))
+        2
     """
     place = Run.at(run)
     return load_encoders(place, encoder) if place.config().data.paired else load_encoder(place.path, encoder=encoder)
