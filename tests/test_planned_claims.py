@@ -270,6 +270,34 @@ def test_class_accuracy_may_lose_less_than_a_point(gain, word):
 # --- the page --------------------------------------------------------------------------------------------------
 
 
+# --- E4 --------------------------------------------------------------------------------------------------------
+
+
+def labelled(gain, same=0.0, noise=0.5, wanted=range(70, 78)):
+    """GCA-UOT above INCE by a gain; INCE at the ε of GCA-UOT has a part of it."""
+    levels = {("ince", "chosen"): 0.4, ("ince", "ε of GCA-UOT"): 0.4 + same, ("gca-uot", "chosen"): 0.4 + gain}
+    return results(
+        "table-labels",
+        [
+            Record(
+                *("table-labels", "small", measure, around(level, s, k, noise)), {"method": m, "setting": setting}, s
+            )
+            for measure in ("linear-fast", "knn")
+            for k, ((m, setting), level) in enumerate(levels.items())
+            for s in wanted
+        ],
+    )
+
+
+@pytest.mark.parametrize("measure", ["nearest neighbours", "linear probe"])
+def test_noisy_labels_are_judged_against_both_temperatures(measure):
+    own, same = f"E4 {measure}, chosen", f"E4 {measure}, ε of GCA-UOT"
+    assert [verdict(name, labelled(0.03)).word for name in (own, same)] == ["held", "held"]
+    assert [verdict(name, labelled(0.03, same=0.06)).word for name in (own, same)] == ["held", "failed"]
+    assert verdict(own, labelled(0.03, noise=40)).word == "not shown"
+    assert verdict(own, labelled(0.03, wanted=range(70, 77))).word == "not measured"
+
+
 def test_planned_comparisons_are_counted_apart_and_have_sections_of_their_own():
     found = claims.judged(extreme({"gca-uot": 0.02}))
     assert {c.section for c in PLANNED} == set(SECTIONS)
@@ -284,3 +312,4 @@ def test_seeds_are_those_of_the_jobs():
     assert seeds("fig-mismatch-lambda", "small") == list(range(10, 14))
     assert seeds("fig-extreme", "small") == list(range(20, 32))
     assert seeds("fig-targets", "small") == list(range(40, 45))
+    assert seeds("table-labels", "small") == list(range(70, 78))

@@ -20,7 +20,7 @@ from gcalign.lab import files, paper
 from gcalign.lab.evaluation import domain_probe, extract
 from gcalign.lab.experiments import launch, measures, records, registry, search, subject, suite, sweep
 from gcalign.lab.experiments.archive import Archive
-from gcalign.lab.experiments.jobs import ALPHA_BETA, DOMAINS, EXTENDED, LINES
+from gcalign.lab.experiments.jobs import ALPHA_BETA, DOMAINS, EXTENDED, LINES, SAME, noisy_labels
 from gcalign.lab.experiments.registry import Job
 from gcalign.lab.experiments.scales import SCALES, joined, scaled
 from gcalign.lab.models import encoder
@@ -66,6 +66,7 @@ def quick(method: str = "ince", seed: int = 0, measures: tuple[str, ...] = ("knn
         ("fig-targets", "small", 6 * 5),
         ("fig-targets-window", "small", 4),
         ("scouts", "small", 3 * 4 * 2),
+        ("table-labels", "small", 2 * 8),  # as long as both methods have one ε
         ("emoji-pairs", "small", 3 * 2 * 2 * 5),
         ("fig-epsilon", "small", 1),
     ],
@@ -84,10 +85,19 @@ def test_a_method_and_its_gca_version_have_the_same_eps_and_differ_in_nothing_el
     assert all(len(found) == 1 for found in groups.values())
 
 
+def test_wrong_labels_are_compared_at_both_temperatures():
+    scale = scaled("small", experiment=suite.named("table-labels"))
+    chosen = {"ince": ("method.eps=0.2",), "gca-uot": ("method.eps=0.05", "method.relax=[1,1]")}
+    found = noisy_labels(scale, chosen)
+    same = [job for job in found if job.labels["setting"] == SAME]
+    assert (len(found), len(same)) == (3 * 8, 8)
+    assert all({"method=ince", "method.eps=0.05", "target.noise=0.4"} < set(job.words) for job in same)
+
+
 def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
     wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
-    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts "
+    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts table-labels "
     wanted += "table-audit table-feedback emoji-pairs"
     assert set(suite.names()) == set(wanted.split())
     for name in suite.names():

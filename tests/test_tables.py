@@ -301,3 +301,20 @@ def test_scouts_show_means_and_every_seeds_difference(tmp_path):
     assert "exploratory" in text
     with pytest.raises(ValueError, match="`gcalign reproduce scouts` makes some"):
         tables.scouts([], tmp_path)
+
+
+def test_wrong_labels_show_both_differences_with_their_intervals(tmp_path):
+    levels = {("ince", "chosen"): 0.40, ("ince", "ε of GCA-UOT"): 0.43, ("gca-uot", "chosen"): 0.44}
+    found = [
+        record(x + 0.01 * seed + (0.001 if (seed, method) == (1, "gca-uot") else 0), method, seed, "knn", setting)
+        for (method, setting), x in levels.items()
+        for seed in range(3)
+    ]
+    page, _ = tables.table_labels(found, tmp_path)
+    text = page.read_text()
+    assert "| knn | 41.00 ± 1.00 | 44.00 ± 1.00 | 45.03 ± " in text
+    assert "+4.03 [+3.89, +4.18]" in text
+    assert "+1.03 [+0.89, +1.18]" in text
+    assert "– |" in tables.table_labels(found[:3], tmp_path)[0].read_text()  # what is not there yet
+    with pytest.raises(ValueError, match="`gcalign reproduce table-labels` makes some"):
+        tables.table_labels([], tmp_path)

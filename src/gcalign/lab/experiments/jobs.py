@@ -17,6 +17,8 @@ SHOWN = ("ince", "gca-ince", "gca-rince", "gca-uot")  # whose plans fig:diagnoll
 COMPARED = ("ince", "rince", "gca-ince", "gca-uot", "iot")  # where pairs are mismatched
 VIEWED = (*EXTENDED, "gca-uot")  # with extreme views
 SCOUTED = ("ince", "gca-ince", "gca-uot")
+LABELLED = ("ince", "gca-uot")
+SAME = "ε of GCA-UOT"
 PAIRED = ("clip", "gca-ince", "gca-uot")  # between two modalities, where INCE both ways is CLIP
 ITERATIONS = (1, 2, 3, 5, 10, 20)
 EPSILONS = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -222,6 +224,16 @@ def scouts(scale: Scale, chosen: Chosen) -> list[Job]:
     (ours)."""
     settings = [({"setting": name}, words) for name, words in scale.variants.items()]
     return grid(scale, chosen, (scale.probe, "knn"), SCOUTED, settings)
+
+
+def noisy_labels(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Targets by label with wrong labels: INCE, GCA-UOT, and INCE at the ε of GCA-UOT, eight seeds (ours)."""
+    words, measures = scale.variants["noisy labels"], (scale.probe, "knn")
+    jobs = grid(scale, chosen, measures, LABELLED, [({"setting": "chosen"}, words)])
+    same = {"ince": tuple(word for word in chosen["gca-uot"] if word.startswith("method.eps="))}
+    if same["ince"] == chosen["ince"]:  # the same run
+        return jobs
+    return [*jobs, *grid(scale, same, measures, ("ince",), [({"setting": SAME}, words)])]
 
 
 def pairs(scale: Scale, chosen: Chosen) -> list[Job]:

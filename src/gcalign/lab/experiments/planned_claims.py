@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gcalign.lab.experiments import columns, search, suite
 from gcalign.lab.experiments.columns import EXTREME
-from gcalign.lab.experiments.jobs import ALPHAS, COMPARED, RELAXATIONS
+from gcalign.lab.experiments.jobs import ALPHAS, COMPARED, RELAXATIONS, SAME
 from gcalign.lab.experiments.scales import SCALES
 from gcalign.lab.experiments.sheets import points
 from gcalign.lab.experiments.statistics import Comparison, Estimate, Seeded, averaged, by_seed, contrast, holm, mean
@@ -28,7 +28,8 @@ from gcalign.lab.paper import NAMES
 Row = TypeVar("Row")
 MISMATCH, SECONDARY, MECHANISM = "E1: mismatched pairs", "E1: secondary measures", "E1: mechanism"
 VIEWS, TARGETS = "E2: extreme views", "E3: target plans on PACS"
-SECTIONS = (MISMATCH, SECONDARY, MECHANISM, VIEWS, TARGETS)  # each is a family of comparisons
+LABELS, LABELS_MORE = "E4: targets by noisy labels", "E4: secondary comparisons"
+SECTIONS = (MISMATCH, SECONDARY, MECHANISM, VIEWS, TARGETS, LABELS, LABELS_MORE)  # each is a family of comparisons
 OURS = "no figure (our experiment)"
 
 
@@ -188,6 +189,22 @@ def _window(results: Results) -> str:
     return f"; domain accuracy {', '.join(said)}" if said else ""
 
 
+# --- E4 --------------------------------------------------------------------------------------------------------
+
+
+def labelled(results: Results, measure: str | None, setting: str) -> Verdict:
+    """GCA-UOT − INCE with targets by noisy labels; INCE has its own ε or that of GCA-UOT."""
+    records = results.of("table-labels")
+    what = measure or columns.accuracy(records)
+    table: dict[str, Seeded] = {
+        "gca-uot": by_seed(records, what, method="gca-uot", setting="chosen"),
+        "ince": by_seed(records, what, method="ince", setting=setting),
+    }
+    c = compared(results, "table-labels", table, {"gca-uot": 1, "ince": -1})
+    levels = f"{100 * mean(table['gca-uot']):.1f} against {100 * mean(table['ince']):.1f} %"
+    return above(c, f"{told(c)} ({levels}) with 40 % of the labels wrong")
+
+
 # --- the claims ------------------------------------------------------------------------------------------------
 
 
@@ -248,4 +265,16 @@ PLANNED: tuple[EmpiricalClaim, ...] = (
         for a, b in (("gca-uot", "ince"), ("gca-ince", "ince"), ("gca-rince", "rince"))
     ),
     *_targets(),
+    *(
+        EmpiricalClaim(
+            LABELS if measure == "knn" and setting == "chosen" else LABELS_MORE,
+            f"E4 {name}, {setting}",
+            "plan, E4",
+            f"GCA-UOT is above INCE{' at the same ε' if setting == SAME else ''} with targets by noisy labels, {name}",
+            OURS,
+            partial(labelled, measure=measure, setting=setting),
+        )
+        for measure, name in (("knn", "nearest neighbours"), (None, "linear probe"))
+        for setting in ("chosen", SAME)
+    ),
 )

@@ -170,6 +170,21 @@ _add(
         },
     },
 )
+_add(
+    *("table-labels", "", tables.table_labels, jobs.noisy_labels),
+    searched=jobs.LABELLED,
+    search="search-extreme",
+    changes={
+        "tiny": {"variants": {"noisy labels": _WRONG}},
+        "small": _EXTREME["small"]
+        | {
+            "seeds": tuple(range(70, 78)),  # fresh
+            "does": "5000 training images, half of the small encoder, 6 epochs of batches of 128, 8 seeds",
+            "variants": {"noisy labels": _WRONG},
+        },
+        "paper": _EXTREME["paper"] | {"variants": {"noisy labels": _WRONG}},
+    },
+)
 _add("table-audit", "", _draw_audit, compute=_audit, changes={"small": {"seeds": (0, 1)}})
 _add("table-feedback", "", _draw_feedback, compute=_feedback)
 _add("fig-same-eps", "", paired.fig_same_eps, jobs.same_eps)
