@@ -19,6 +19,7 @@ PACKAGE = Path(gcalign.__file__).parent
 STOREYS = [
     ("errors",),
     ("kernels", "geometry", "batch", "transport", "transport.support", "transport.codes"),
+    ("transport.refusals",),
     ("metrics", "targets", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
     ("sets", "transport.distributed", "transport.warm", "transport.problem", "plan"),
     ("divergences", "queue", "transport.logarithmic", "transport.dykstra"),

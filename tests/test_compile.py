@@ -218,6 +218,11 @@ BAD = {
         {"target": torch.diag(torch.tensor([1.0, 1, 1, 1, 0, 1]))},
         "row 4 of the",
     ),
+    "a negative target": (
+        lambda z: z,
+        {"target": torch.eye(6) + torch.full((6, 6), -0.01)},
+        "target has a negative or non-finite entry",
+    ),
 }
 
 
@@ -233,6 +238,35 @@ def test_bad_input_is_an_error_in_compiled_code_too(name, bad):
     criterion = torch.compile(gcalign.method(name), fullgraph=True, backend="aot_eager")
     with pytest.raises(ValueError, match=message):
         criterion(change(z1), z2, **known)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_target_of_an_embedding_with_itself_is_an_error_in_compiled_code_too(sparse):
+    torch.compiler.reset()
+    criterion = torch.compile(gcalign.method("gca-ince", layout="joint"), fullgraph=True, backend="aot_eager")
+    matrix = torch.eye(12)
+    with pytest.raises(ValueError, match="target pairs an embedding with itself"):
+        criterion(*batch(6), target=gcalign.Soft(matrix.to_sparse() if sparse else matrix))
+
+
+@since_2_7
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own: CSR is in beta; partly compiled code reads .grad
+@pytest.mark.parametrize("name", ["ince", "gca-uot", "clip"])
+def test_a_sparse_target_compiles(name):
+    """As `Soft`. torch itself refuses a sparse tensor as an argument of compiled code with fullgraph=True."""
+    generator = torch.Generator().manual_seed(1)
+    matrix = torch.eye(20) + (torch.rand(20, 20, generator=generator) < 0.1).float()
+    expected = differentiated(gcalign.method(name), *batch(), target=matrix)
+    for given in (gcalign.Soft(matrix.to_sparse()), gcalign.Soft(matrix.to_sparse_csr())):
+        torch.compiler.reset()
+        compiled = torch.compile(gcalign.method(name), fullgraph=True, backend="aot_eager")
+        assert_same(differentiated(compiled, *batch(), target=given), expected)
+    torch.compiler.reset()
+    held = torch.compile(gcalign.method(name, target=given), fullgraph=True, backend="aot_eager")
+    assert_same(differentiated(held, *batch()), expected)
+    torch.compiler.reset()
+    partly = torch.compile(gcalign.method(name), backend="aot_eager")
+    assert_same(differentiated(partly, *batch(), target=matrix.to_sparse()), expected)
 
 
 @since_2_7

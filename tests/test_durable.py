@@ -158,6 +158,25 @@ def test_half_a_line_does_not_take_the_next_with_it(tmp_path):
         assert [r["step"] for r in files.read_json_lines(path)] == [1, 2]
 
 
+@pytest.mark.filterwarnings("always:.*left out")
+@pytest.mark.parametrize("half", ['{"kind": "train", "st', '{"kind": "probe"}', "\x00", '{"kind": "train", "step": 3,'])
+def test_half_a_last_line_is_named_and_written_again_by_the_run(tmp_path, half, capsys, recwarn):
+    config = config_for(tmp_path)
+    run = Run.of(config)
+    run.start(config)
+    files.append_json_lines(run.results_file, [{"kind": "train", "step": 2, "loss": 1.0}])
+    with run.results_file.open("a") as file:
+        file.write(half)
+    page = str(tmp_path / "r.html")
+    for argv in (["list", str(tmp_path)], ["list", str(tmp_path), "--mean"], ["report", str(tmp_path), "-o", page]):
+        assert main(argv) == 0
+        assert f"{run.results_file}, line 2 is left out (a kill or a full disk cut it short)" in capsys.readouterr().err
+    recwarn.clear()
+    run.keep_results_before(2)
+    assert [r["step"] for r in run.results()] == [2]
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("room", [0, 1, 17])
 def test_an_append_to_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch, room):
     path = tmp_path / "results.jsonl"

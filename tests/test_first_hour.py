@@ -54,6 +54,38 @@ def test_help_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data=folder"], "data=folder needs the one that holds the images"),
+        (["data=folder", "data.root=nowhere"], "root='nowhere' does not exist"),
+        (["data=folder", "data.root=empty"], "empty holds no images"),
+        (["data=folder", "data.root=file.txt"], "root=file.txt is no folder"),
+        (["data=parquet"], "data=parquet found nothing as no root= was given"),
+        (["data=parquet", "data.root=empty"], "data=parquet found nothing in root='empty'"),
+        (["data=pairs"], "data=pairs needs data.root="),
+        (["data=pairs", "data.root=nowhere"], "data.root=nowhere does not exist"),
+        (["data=cifar10", "data.root=nowhere"], "root='nowhere' does not exist"),
+        (["data=scenes", "method.eps=nan"], "eps=nan must be > 0"),
+        (["data=scenes", "method.eps=1e-400"], "eps=0 must be > 0"),
+        (["data=scenes", "method=gca-rince", "method.q=2"], "q=2 must be"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("no image")
+    for more in (["dry=true"], []):
+        assert main(["train", *words, *more]) != 0
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_names_the_folder_that_the_run_would_have(capsys):
+    assert main(["train", "runs=", "dry=true"]) == 0
+    assert "folder: gca-ince-scenes-" in capsys.readouterr().out
+
+
 def test_a_dry_run_shows_words_that_make_the_same_run(tmp_path, capsys):
     words = ["method=gca-uot", "epochs=3", "method.relax=[1.0,2.0]", f"runs={tmp_path}"]
     assert main(["train", *words, "dry=true"]) == 0

@@ -147,8 +147,9 @@ def test_a_kernel_of_which_only_rounding_is_left_is_refused(dtype, most, gradien
     log_k = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     log_k = log_k / log_k.abs().max()
     for size in (1.2 * most, 1e30, 1e37):
-        with pytest.raises(ValueError, match="log_k has an entry of size"):
+        with pytest.raises(ValueError, match="log_k has an entry of size") as refused:
             gcalign.solve(log_k * size, gradient=gradient, iterations=50)
+        assert ("use float64" in str(refused.value)) == (dtype == torch.float32)
     log_k = (log_k * most).requires_grad_()
     plan = gcalign.solve(log_k, gradient=gradient, iterations=50)
     plan.matrix.square().sum().backward()
@@ -167,3 +168,24 @@ def test_a_mask_far_below_the_other_entries_does_not_round_them(mask):
     plans = [gcalign.solve(log_k.masked_fill(forbidden, value)) for value in (mask, -math.inf)]
     assert plans[0].converged
     torch.testing.assert_close(plans[0].matrix, plans[1].matrix, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_loss_beyond_its_range_asks_for_float64_only_if_that_helps(dtype):
+    z = 1e30 * torch.eye(2, dtype=dtype) if dtype == torch.float32 else 1e200 * torch.eye(2, dtype=dtype)
+    criterion = gcalign.Alignment(gcalign.SquaredEuclidean(0.5, normalized=False), (gcalign.Rows(),), gcalign.KL())
+    with pytest.raises(ValueError, match="leaves the range of") as refused:
+        criterion(z, z.roll(1, 0))
+    assert ("pass float64" in str(refused.value)) == (dtype == torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_solve_takes_a_sparse_target(layout):
+    # a NotImplementedError of torch
+    matrix = torch.eye(3) + torch.eye(3).roll(1, 0)
+    log_k = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    plans = [gcalign.solve(log_k, target=given).matrix for given in (matrix, getattr(matrix, layout)())]
+    assert torch.equal(*plans)
+    with pytest.raises(ValueError, match="target requires a gradient"):
+        gcalign.Soft(getattr(matrix, layout)().requires_grad_())

@@ -88,6 +88,23 @@ def test_a_silent_nan_is_found(monkeypatch):
     assert any("not finite" in text or "refused without reason" in text for text in found())
 
 
+def test_a_gradient_may_be_infinite_only_if_it_is_too_large_for_its_dtype(monkeypatch):
+    """Case 1406 of seed 3: float64 says 5.8e7, and the largest float16 is 65504; 38 iterations are differentiated."""
+    case = draw(3, 1406)
+    assert case.dtype == "float16"
+    verdict = judge(case)
+    assert (verdict.kind, verdict.failure) == ("beyond", "")
+    called = check._called
+
+    def spoilt(case):
+        result = called(case)
+        result.gradients[0][1] = math.inf  # float64 says 1200: its weight is 1e-23
+        return result
+
+    monkeypatch.setattr(check, "_called", spoilt)
+    assert "the gradient is not finite" in judge(case).failure
+
+
 def test_a_refusal_without_reason_is_found(monkeypatch):
     def refuse(*args, **kwargs):
         raise ValueError("no")

@@ -256,6 +256,24 @@ def test_a_header_that_promises_more_than_there_is_is_refused(sides, capsys, sha
         weights_of_pairs(config.pairs, 20)
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">i8", "longdouble"])
+def test_numbers_that_torch_cannot_hold_are_converted(sides, capsys, dtype):
+    # torch refused them, without a remedy
+    a = (100 * np.load("b.npy")).round()
+    written = []
+    for name, array in (("a.npy", a), ("odd.npy", a.astype(dtype))):
+        np.save(name, array)
+        assert main(["audit", name, "b.npy", "-o", "o.csv"]) == 0
+        written.append((sides / "o.csv").read_text())
+    assert written[0] == written[1]
+    assert "o.csv" in capsys.readouterr().out
+
+
+def test_a_folder_in_place_of_embeddings_is_called_so(sides, capsys):
+    (sides / "a.npy").mkdir()
+    assert "a.npy is a folder, a pipe or a device; give a .npy" in audit(capsys, "a.npy", "b.npy")
+
+
 def test_objects_in_an_archive_are_not_unpickled(sides, capsys):
     np.savez("a.npz", x=np.array([{}], dtype=object))
     assert "would run code from the file" in audit(capsys, "a.npz", "b.npy")

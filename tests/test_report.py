@@ -227,6 +227,15 @@ def test_the_weights_that_a_foreign_run_names_are_not_read(tmp_path):
         seen.seen(run, config, ())
 
 
+def test_a_batch_with_too_many_views_is_not_made_for_a_picture(tmp_path, monkeypatch):
+    # pairs.views=1000000000 in the config of a given run kept `report` busy without end
+    config = configured(["method=ince", *TINY, "pairs.views=3", f"runs={tmp_path}"])
+    numbers = config.batch_size * torch.Size(seen.images_of(config.data, "train").shape).numel()
+    monkeypatch.setattr(seen, "HEAVIEST", 2 * numbers)
+    with pytest.raises(ValueError, match=f"a batch has {3 * numbers:,} numbers"):
+        seen.seen(Run(tmp_path / "given"), config, ())
+
+
 def test_what_every_page_carries_is_small():
     assert len(render(study(8)).encode()) < 80_000
 

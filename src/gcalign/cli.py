@@ -98,11 +98,13 @@ def _train(parser: Parser) -> Run:
     parser.epilog = f"{keys.help_text()}\n\n{parser.epilog}"
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.training.config import configured
+        from gcalign.lab.training.config import configured, criterion_of
 
         words = [word for word in args.overrides if word != "dry=true"]
         config = configured(words)
         if len(words) < len(args.overrides):
+            config.data.check_place()
+            criterion_of(config)  # refuses options that no loss takes
             if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":  # of torchrun's or SLURM's processes
                 print(keys.resolved(config.as_dict(), config.folder))
             return

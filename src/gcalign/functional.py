@@ -306,5 +306,6 @@ def _refuse_impossible(log_k: Tensor, most: float) -> None:
     if largest > most:
         raise ValueError(
             f"log_k has an entry of size {largest:g}, and {log_k.dtype} counts only up to {most:.2g} without large "
-            "rounding; raise eps, use float64, or write −inf for a forbidden pair"
+            f"rounding; raise eps{'' if log_k.dtype == torch.float64 else ', use float64'}, or write −inf for a "
+            "forbidden pair"
         )

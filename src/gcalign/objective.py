@@ -134,7 +134,8 @@ def refuse_loss(criterion: Objective, loss: Tensor, z1: Tensor, z2: Tensor) -> N
     bad = loss[~torch.isfinite(loss)][0] if loss.dim() else loss
     raise ValueError(
         f"the loss is {bad.item()} though the embeddings are finite: {criterion!r} leaves the range of "
-        f"{str(loss.dtype).removeprefix('torch.')}; raise eps or pass float64 embeddings"
+        f"{str(loss.dtype).removeprefix('torch.')}; raise eps"
+        + ("" if loss.dtype == torch.float64 else " or pass float64 embeddings")
     )
 
 

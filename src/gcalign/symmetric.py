@@ -14,8 +14,9 @@ from gcalign.batch import PerSide, Sides, per_side
 from gcalign.objective import Objective
 from gcalign.plan import Plan
 from gcalign.queue import Queue
-from gcalign.targets import Target, as_target, full_rows
+from gcalign.targets import Target, as_target
 from gcalign.transport.problem import Choice
+from gcalign.transport.refusals import full_rows
 from gcalign.transport.support import Support
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,9 +14,8 @@ from torch import Tensor
 from gcalign.batch import Sides
 from gcalign.errors import Terse, positive
 from gcalign.transport.codes import join, shared_codes
+from gcalign.transport.refusals import full_rows, refuse_self_pairs
 from gcalign.transport.support import Full, Groups, Pairs, Support, refuse_bad_weights, seen
-
-Kind = TypeVar("Kind", bound=Support)
 
 
 class Target(Terse, ABC):
@@ -213,6 +212,8 @@ def _grouped(
 class Soft(Target):
     """T as a matrix, dense or sparse (P_tgt in Eq. 8, eq:mainobj). `criterion(z1, z2, target=matrix)` wraps it for you.
 
+    With `torch.compile(fullgraph=True)`, wrap a sparse matrix yourself, outside compiled code: torch cannot read it.
+
     Args:
         matrix: [n, m], non-negative, without an empty row.
 
@@ -227,6 +228,7 @@ class Soft(Target):
     """
 
     matrix: Tensor
+    pairs: Pairs | None = field(default=None, init=False)  # of a sparse matrix, which torch.compile cannot read
     reads: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
@@ -234,31 +236,37 @@ class Soft(Target):
         if not isinstance(matrix, Tensor) or matrix.dim() != 2:
             shape = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"target={shape} must be a matrix [n, m]; pass a dense or sparse tensor")
-        refuse_bad_weights(matrix if matrix.layout == torch.strided else matrix.to_sparse_coo().coalesce().values())
+        if matrix.layout == torch.strided:
+            refuse_bad_weights(matrix)
+        else:
+            object.__setattr__(self, "pairs", _pairs(matrix))
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
-        if tuple(self.matrix.shape) != sides.shape:
+        shape = tuple(self.matrix.shape) if self.pairs is None else self.pairs.shape
+        if shape != sides.shape:
             layout = "joint" if sides.joint else "cross"
             raise ValueError(
-                f"target of shape {tuple(self.matrix.shape)} must be {sides.shape}: the {layout} layout has "
+                f"target of shape {shape} must be {sides.shape}: the {layout} layout has "
                 f"{sides.shape[0]} rows and {sides.shape[1]} columns; give T in that shape"
             )
-        matrix = self.matrix.to(device=sides.rows.features.device, dtype=dtype)
-        support: Support
-        if matrix.layout == torch.strided:
-            support = Full(matrix)
-            itself = matrix.diagonal() if sides.joint else matrix.new_zeros(1)
+        where = sides.rows.features.device
+        support: Full | Pairs
+        if self.pairs is None:
+            support = Full(self.matrix.to(where, dtype))
         else:
-            matrix = matrix.to_sparse_coo().coalesce()  # sorted by row, as Pairs requires
-            (i, j), weight = matrix.indices(), matrix.values()
-            support = Pairs(i[weight > 0], j[weight > 0], weight[weight > 0], sides.shape)
-            itself = weight[j == i] if sides.joint else weight.new_zeros(1)
-        if seen((itself > 0).any()):
-            raise ValueError(
-                "target pairs an embedding with itself, which the joint layout forbids; "
-                "set its diagonal to 0 or use layout='cross'"
-            )
+            i, j, weight = self.pairs.i.to(where), self.pairs.j.to(where), self.pairs.weight.to(where, dtype)
+            support = Pairs(i, j, weight, shape)
+        if sides.joint:
+            refuse_self_pairs(support)
         return full_rows(support, "give every row a positive entry, or drop the row from the batch")
+
+
+def _pairs(matrix: Tensor) -> Pairs:
+    """The positive entries of a sparse matrix, sorted by row."""
+    matrix = matrix.to_sparse_coo().coalesce()
+    (i, j), weight = matrix.indices(), matrix.values().clone()  # torch.compile fails on the view
+    refuse_bad_weights(weight)
+    return Pairs(i[weight > 0], j[weight > 0], weight[weight > 0], (matrix.shape[0], matrix.shape[1]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -310,13 +318,3 @@ def _both(sides: Sides, what: str) -> tuple[Tensor, Tensor]:
     if left is None or right is None:
         raise ValueError(f"this target reads {what}, and none were given; call criterion(z1, z2, {what}=...)")
     return left, right
-
-
-def full_rows(support: Kind, remedy: str, names: Tensor | None = None) -> Kind:
-    """Return the support; raise if a row has no positive."""
-    empty = support.mu == 0
-    if seen(empty.any()):
-        row = int(empty.nonzero()[0])
-        who = "" if names is None else f" ({names[row].item()!r})"
-        raise ValueError(f"row {row}{who} of the target has no positive ({int(empty.sum())} such rows); {remedy}")
-    return support

@@ -38,7 +38,9 @@ class Embeddings:
             return self.values[which].detach().to(self.dtype)
         if isinstance(which, Tensor):
             which = which.numpy()
-        return torch.tensor(self.values[which]).to(self.dtype)  # a copy: arrays on disk are read-only
+        # numpy converts numbers that torch cannot hold, such as those of another byte order
+        part = self.values[which].astype(str(self.dtype).removeprefix("torch."), copy=False)
+        return torch.tensor(part)  # a copy: arrays on disk are read-only
 
     def rows(self, which: Any) -> Tensor:  # [k, D]
         """Unit rows at a slice or at indices."""

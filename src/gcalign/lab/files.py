@@ -15,6 +15,7 @@ from typing import Any
 
 from gcalign.lab.limits import within
 
+CUT_SHORT = "a kill or a full disk cut it short"  # said of a last line that has no end
 _PART = ".part"
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # a link in a folder that somebody was given is not written through
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe does not wait for its writer
@@ -120,8 +121,8 @@ def read_json_lines(
             said = str(error)
         if said is None:
             records.append(record)
-        elif line.strip() and number < len(lines):  # the last has no end: cut short by a kill, and written again
-            wrong.append((number, said))
+        elif line.strip():
+            wrong.append((number, said if number < len(lines) else CUT_SHORT))
     for number, what in wrong:
         warnings.warn(f"{path}, line {number} is left out ({what}); delete the line", stacklevel=2)
     return records

@@ -16,7 +16,8 @@ from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Source
-from gcalign.transport.support import Pairs, Support, seen
+from gcalign.transport.refusals import refuse_self_pairs
+from gcalign.transport.support import Full, Pairs, Support, refuse_bad_weights, seen
 
 MODES = ("auto", "envelope", "implicit", "truncated", "unrolled")
 LONG = 20  # with at least so many iterations, a plan is solved to convergence, with acceleration
@@ -141,9 +142,13 @@ def _same_total(rows: Marginal, columns: Marginal) -> None:
 
 
 def refuse_bad_input(problem: Problem, found: Tensor) -> None:
-    """Raise if the features of a row or column are not finite, or its mass is not positive. `found` is a number that is
-    finite if the plan is; if it is and the masses are positive, this is one look."""
+    """Raise if features or the target are wrong; under torch.compile, values are first seen here. `found` is a number
+    that is finite if the plan is; if it is and the masses are positive, this is one look for most targets."""
     assert problem.target is not None
+    if isinstance(problem.target, Full):
+        refuse_bad_weights(problem.target.weight)
+    if problem.kernel.exclude_self and isinstance(problem.target, (Full, Pairs)) and not problem.target.ordinary:
+        refuse_self_pairs(problem.target)
     masses = [("row", problem.target.mu)]
     masses += [] if problem.columns is None else [("column", problem.columns.mass)]
     for _, mass in masses:

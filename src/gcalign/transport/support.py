@@ -282,12 +282,12 @@ class Full(Support):
 
     @staticmethod
     def checked(matrix: Tensor, shape: tuple[int, int], like: Tensor) -> Full:
-        """A target from a user's matrix; raise if it is not a valid one of this shape."""
+        """A target from a user's matrix, dense or sparse; raise if it is not a valid one of this shape."""
         if not isinstance(matrix, Tensor) or tuple(matrix.shape) != shape:
             got = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"target of shape {got} must be {shape}, as log_k")
-        refuse_bad_weights(matrix)
-        full = Full(matrix.to(like))
+        full = Full(matrix.to_dense().to(like))
+        refuse_bad_weights(full.weight)
         if bool((full.mu == 0).any()):
             raise ValueError("a row of the target has no positive; give every row a positive entry, or drop the row")
         return full

@@ -50,7 +50,8 @@ class Place:
         if path.suffix not in suffixes:
             raise ValueError(f"{text} must be a {', '.join(suffixes)} file, or FILE:NAME for an array or column in it")
         if not path.is_file():
-            raise ValueError(f"{path} does not exist; give a {', '.join(suffixes)} file")
+            wrong = "is a folder, a pipe or a device" if path.exists() else "does not exist"
+            raise ValueError(f"{path} {wrong}; give a {', '.join(suffixes)} file")
         return Place(path, name)
 
     def __str__(self) -> str:

@@ -28,6 +28,14 @@ USUAL = {"shapes": "image,caption"}  # columns, where a data set has its own
 GROUPS = {"shapes": "what"}
 
 
+def table_of(name: str, root: str | Path | None, size: int | None = None) -> Table:
+    """The table of a data set of pairs."""
+    one_of("data", name, NAMES)
+    if name == "pairs" and root is None:
+        raise ValueError("data=pairs needs data.root=, a .parquet, .csv, .jsonl or .npz file with a column a side")
+    return shapes.Shapes(size or shapes.SIZE) if name == "shapes" else opened(path_of(root or ""))
+
+
 def load_pairs(
     name: str,
     *,
@@ -42,10 +50,7 @@ def load_pairs(
     fold: int = 0,
 ) -> Pairs:
     """The pairs of a table, checked, decoded and divided. `limit` takes so many training pairs at random."""
-    one_of("data", name, NAMES)
-    if name == "pairs" and root is None:
-        raise ValueError("data=pairs needs data.root=, a .parquet, .csv, .jsonl or .npz file with a column a side")
-    table: Table = shapes.Shapes(size or shapes.SIZE) if name == "shapes" else opened(path_of(root or ""))
+    table = table_of(name, root, size)
     columns = columns or tuple(USUAL.get(name, "").split(","))
     if len(columns) < 2:
         raise ValueError(

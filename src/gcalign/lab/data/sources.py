@@ -88,8 +88,7 @@ def load(
     place = None if root is None else path_of(root)
     if name in MAKERS:
         return MAKERS[name](split, root=place, size=size, limit=limit, seed=seed)
-    if place is not None and not place.exists():
-        raise ValueError(f"root={str(root)!r} does not exist; it must be a folder or file of images for data={name}")
+    _check_exists(name, place)
     if name != "cifar10c" and (corruption is not None or severity is not None):
         raise ValueError(f"corruption={corruption!r}, severity={severity}: only data=cifar10c has them")
     if name == "cifar10c":
@@ -162,6 +161,25 @@ def _corrupted(root: Path | None, corruption: str, severity: int, size: int, abo
 def _found(data_set: DataSet, root: Path | None) -> Found:
     """What the first store that has the data set has of it."""
     return next((found for store in STORES.get(data_set.name, USUAL) if (found := store(data_set, root))), {})
+
+
+def check_place(name: str, root: str | Path | None) -> None:
+    """Refuse what `load` would refuse before it reads an image: no place for a user's own files, or one without any."""
+    if name in MAKERS:
+        return
+    place = None if root is None else path_of(root)
+    _check_exists(name, place)
+    if name in ("folder", "parquet"):
+        found = _found(find(name), place)
+        if not found:
+            raise ValueError(_absent(find(name), place))
+        if name == "folder":  # a list of its files costs little
+            Whole(find(name), found).part("train")
+
+
+def _check_exists(name: str, place: Path | None) -> None:
+    if place is not None and not place.exists():
+        raise ValueError(f"root={str(place)!r} does not exist; it must be a folder or file of images for data={name}")
 
 
 def _absent(data_set: DataSet, root: Path | None, corruption: str = "") -> str:

@@ -22,8 +22,8 @@ from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
 from gcalign.lab.timing import median_seconds, threads
-from gcalign.lab.training.config import Config, configured
-from gcalign.lab.training.module import Pretraining, criterion_of
+from gcalign.lab.training.config import Config, configured, criterion_of
+from gcalign.lab.training.module import Pretraining
 from gcalign.lab.training.stream import Stream, augment_of
 from gcalign.lab.training.train import images_of
 from gcalign.lab.verify.costs import counted

@@ -24,8 +24,7 @@ from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.subject import ENCODERS, Finding, MeasuredRun, cells, corrupted
 from gcalign.lab.provenance import commit
 from gcalign.lab.training import use
-from gcalign.lab.training.config import Config
-from gcalign.lab.training.module import criterion_of
+from gcalign.lab.training.config import Config, criterion_of
 from gcalign.lab.training.pair_runs import load_encoders, pairs_of
 from gcalign.lab.training.pair_use import EmbeddedPairs, Retrieved, retrieval, zeroshot
 from gcalign.lab.training.runs import Run

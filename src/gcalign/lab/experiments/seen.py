@@ -32,7 +32,7 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
     images = images_of(config.data, "train")
     augment = augment_of(config, images)
     stream = Stream.of(config, images, augment, rank=0, world=config.world)
-    numbers = config.batch_size * torch.Size(images.shape).numel()
+    numbers = stream.views * config.batch_size * torch.Size(images.shape).numel()
     if numbers > HEAVIEST:
         raise ValueError(f"a batch has {numbers:,} numbers, and at most {HEAVIEST:,} are made again for a picture")
     steps = []

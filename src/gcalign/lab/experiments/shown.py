@@ -28,8 +28,7 @@ from gcalign.lab.models.state import evaluating
 from gcalign.lab.report.maps import maps
 from gcalign.lab.report.pack import pixels, sprite
 from gcalign.lab.report.study import Embedded, Goal, Pairing, Sample, Seen, Shown
-from gcalign.lab.training.config import Config, Data
-from gcalign.lab.training.module import criterion_of
+from gcalign.lab.training.config import Config, Data, criterion_of
 from gcalign.lab.training.runs import Run, load_encoder, load_whole
 from gcalign.lab.training.stream import Stream, seed_of
 from gcalign.lab.training.train import images_of

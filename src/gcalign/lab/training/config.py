@@ -13,11 +13,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 from gcalign import methods
 from gcalign.errors import did_you_mean, one_of
 from gcalign.lab.data.pair_sources import NAMES as PAIRED
+from gcalign.lab.data.pair_sources import table_of
+from gcalign.lab.data.sources import check_place
 from gcalign.lab.data.sources import names as data_names
 from gcalign.lab.training import rules
 from gcalign.lab.training.recipes import RECIPES
 from gcalign.lab.training.typed import merged, typed, value_of
 from gcalign.lab.training.weights import digest
+from gcalign.objective import Objective
+from gcalign.targets import Blocks, Labels
 
 DATA = (*(name for name in data_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
 COMMON = ("iterations", "tol", "layout", "gradient", "block", "learnable")
@@ -81,6 +85,13 @@ class Data:
     def paired(self) -> bool:
         """Whether it is a table of pairs."""
         return self.name in PAIRED
+
+    def check_place(self) -> None:
+        """That its files are where they should be; a config of a run is read without them."""
+        if self.paired:
+            table_of(self.name, self.root, self.size)
+        else:
+            check_place(self.name, self.root)
 
 
 @dataclass
@@ -242,6 +253,18 @@ def configured(overrides: Sequence[str]) -> Config:
     found.check()
     found.pairs.digest = None if found.pairs.weights is None else digest(found.pairs.weights)
     return found
+
+
+def criterion_of(config: Config) -> Objective:
+    """The method with the options that were chosen; None leaves a default alone."""
+    chosen = {k: v for k, v in config.method.items() if v is not None and k != "name"}
+    if isinstance(chosen.get("relax"), list):
+        chosen["relax"] = tuple(chosen["relax"])
+    if config.target.name == "labels":
+        chosen["target"] = Labels()
+    elif config.target.name == "blocks":
+        chosen["target"] = Blocks(config.target.alpha, config.target.beta)
+    return methods.method(config.method["name"], **chosen)
 
 
 def _keys(method: str) -> dict[str, Any]:

@@ -94,4 +94,4 @@ def resolved(content: dict[str, Any], folder: str) -> str:
             chosen = part is None or (part == "name" and key in ("method", "data"))
             name = key if chosen else f"{key}.{part}"
             lines.append(f"{name}={typed(inner)}")
-    return "\n".join([*lines, f"folder: {content['runs']}/{folder}", "dry=true: nothing was written"])
+    return "\n".join([*lines, f"folder: {Path(content['runs']) / folder}", "dry=true: nothing was written"])

@@ -14,33 +14,18 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from gcalign import methods
 from gcalign.alignment import Alignment
 from gcalign.caching import cached_backward
 from gcalign.lab.data.images import Images
 from gcalign.lab.models import Factory, Twin, encoder, momentum_at, predictor, projector
-from gcalign.lab.training.config import Config
+from gcalign.lab.training.config import Config, criterion_of
 from gcalign.lab.training.optimizers import lr_at, optimizer_of
 from gcalign.lab.training.progress import collapse
 from gcalign.lab.training.stream import Augment, Batch, seed_of
 from gcalign.metrics import alignment, uniformity
-from gcalign.objective import Objective
 from gcalign.symmetric import Symmetric
-from gcalign.targets import Blocks, Labels
 
 Encode = Callable[[Tensor], Tensor]  # a module, or a method of one
-
-
-def criterion_of(config: Config) -> Objective:
-    """The method with the options that were chosen; None leaves a default alone."""
-    chosen = {k: v for k, v in config.method.items() if v is not None and k != "name"}
-    if isinstance(chosen.get("relax"), list):
-        chosen["relax"] = tuple(chosen["relax"])
-    if config.target.name == "labels":
-        chosen["target"] = Labels()
-    elif config.target.name == "blocks":
-        chosen["target"] = Blocks(config.target.alpha, config.target.beta)
-    return methods.method(config.method["name"], **chosen)
 
 
 class Training(L.LightningModule):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -114,7 +115,9 @@ class Run:
     def keep_results_before(self, step: int) -> None:
         """Forget what a killed process wrote after its last checkpoint: it will be written again."""
         if self.results_file.exists():
-            kept = [r for r in self.results() if r.get("step", 0) <= step]
+            with warnings.catch_warnings():  # the line is written again, and whole
+                warnings.filterwarnings("ignore", message=f".*{files.CUT_SHORT}")
+                kept = [r for r in self.results() if r.get("step", 0) <= step]
             files.write(self.results_file, "".join(map(files.to_json_line, kept)))
 
 
