@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import io
 import json
 import os
 import re
@@ -16,8 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Rows, cli, methods
@@ -174,9 +178,31 @@ DRY = [
 ]
 
 
+def own_data(words):
+    """Make the file or folder that a command names, with images in it, since also a dry run looks for it."""
+    root = next((Path(word.partition("=")[2]) for word in words if word.startswith("data.root=")), None)
+    if root is None:
+        return
+    image = Image.new("RGB", (8, 8))
+    if not root.suffix:
+        for name in ("a", "b"):
+            (root / name).mkdir(parents=True)
+            for k in range(10):
+                image.save(root / name / f"{k}.png")
+        return
+    root.parent.mkdir(parents=True)
+    image.save(buffer := io.BytesIO(), "png")
+    row = {"image": {"bytes": buffer.getvalue(), "path": "one.png"}, "name_en": "one", "emoji": "1"}
+    pq.write_table(pa.Table.from_pylist([row] * 4), root)
+
+
 @pytest.mark.parametrize("words", DRY)
 def test_a_command_that_is_not_run_here_can_be_run_dry(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    own_data(words)
+    made = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(launch, "distribution", lambda plugin: plugin)  # the plugins of the launchers
     at = words.index("gcalign")
     if words[at + 1] not in ("train", "reproduce") or "--help" in words:
@@ -192,7 +218,7 @@ def test_a_command_that_is_not_run_here_can_be_run_dry(words, tmp_path, monkeypa
     if {"nodes", "ntasks-per-node"} <= before.keys():  # of srun
         assert f"nodes={before['nodes']}\n" in shown
         assert f"devices={before['ntasks-per-node']}\n" in shown
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(tmp_path.rglob("*")) == made
 
 
 @pytest.mark.parametrize("table", ["table-audit-brief", "table-feedback"])

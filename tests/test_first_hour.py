@@ -60,7 +60,7 @@ def test_help_does_not_import_torch():
         (["data=folder"], "data=folder needs the one that holds the images"),
         (["data=folder", "data.root=nowhere"], "root='nowhere' does not exist"),
         (["data=folder", "data.root=empty"], "empty holds no images"),
-        (["data=folder", "data.root=file.txt"], "root=file.txt is no folder"),
+        (["data=folder", "data.root=file.txt"], "root=file.txt is not a folder"),
         (["data=parquet"], "data=parquet found nothing as no root= was given"),
         (["data=parquet", "data.root=empty"], "data=parquet found nothing in root='empty'"),
         (["data=pairs"], "data=pairs needs data.root="),

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gcalign.errors import Terse, positive
 from gcalign.geometry import Entropic
-from gcalign.transport.support import Support, seen
+from gcalign.transport.refusals import seen
+from gcalign.transport.support import Support
 
 if TYPE_CHECKING:
     from gcalign.transport.problem import Problem

@@ -288,9 +288,7 @@ def gca_uot(
 
 @register("supcon")
 def supcon(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
-    """SupCon, supervised contrastive learning, with the target `Labels()`.
-
-    Row i has the loss −mean_{j ∈ S} log(K_ij / Σ_{k≠i} K_ik), where S are the others with the label of i.
+    """SupCon: −mean_{j ∈ S} log(K_ij / Σ_{k≠i} K_ik) for row i, where S are the others with its label (`Labels()`).
 
     Args:
         eps: temperature ε.

@@ -14,8 +14,8 @@ from torch import Tensor
 from gcalign.batch import Sides
 from gcalign.errors import Terse, positive
 from gcalign.transport.codes import join, shared_codes
-from gcalign.transport.refusals import full_rows, refuse_self_pairs
-from gcalign.transport.support import Full, Groups, Pairs, Support, refuse_bad_weights, seen
+from gcalign.transport.refusals import full_rows, refuse_bad_weights, refuse_self_pairs, seen
+from gcalign.transport.support import Full, Groups, Pairs, Support
 
 
 class Target(Terse, ABC):

@@ -16,8 +16,8 @@ from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Source
-from gcalign.transport.refusals import refuse_self_pairs
-from gcalign.transport.support import Full, Pairs, Support, refuse_bad_weights, seen
+from gcalign.transport.refusals import refuse_bad_weights, refuse_self_pairs, seen
+from gcalign.transport.support import Full, Pairs, Support
 
 MODES = ("auto", "envelope", "implicit", "truncated", "unrolled")
 LONG = 20  # with at least so many iterations, a plan is solved to convergence, with acceleration

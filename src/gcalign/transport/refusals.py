@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+import torch
 from torch import Tensor
 
-from gcalign.transport.support import Full, Pairs, Support, seen
+if TYPE_CHECKING:
+    from gcalign.transport.support import Full, Pairs, Support
 
-Kind = TypeVar("Kind", bound=Support)
+Kind = TypeVar("Kind", bound="Support")
+
+
+def seen(flag: Tensor) -> bool:
+    """Whether a test on values is true; always False under torch.compile, where values cannot be read."""
+    return not torch.compiler.is_compiling() and bool(flag)
+
+
+def refuse_bad_weights(values: Tensor) -> None:
+    """Raise unless the values of a target are non-negative, finite and without gradient."""
+    if values.requires_grad:
+        raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
+    if seen(~torch.isfinite(values).all()) or seen((values < 0).any()):
+        raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
 
 
 def refuse_self_pairs(support: Full | Pairs) -> None:
     """Raise if an embedding of the joint layout is its own positive."""
-    own = support.weight.diagonal() if isinstance(support, Full) else support.weight * (support.i == support.j)
+    weight = support.weight  # [n, m], or [k] of pairs
+    own = weight.diagonal() if weight.ndim == 2 else weight * (support.i == support.j)  # type: ignore[union-attr]
     if seen((own > 0).any()):
         raise ValueError(
             "target pairs an embedding with itself, which the joint layout forbids; "

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gcalign.transport.refusals import refuse_bad_weights
+
 
 class Support(ABC):
     """Base class of target plans: a non-negative matrix T [n, m] without an empty row (P_tgt in Eq. 8, eq:mainobj).
@@ -74,9 +76,7 @@ class Support(ABC):
 
 @dataclass(frozen=True)
 class Pairs(Support):
-    """A target plan as a list of k pairs (i, j, weight), sorted by i (P_tgt in Eq. 8, eq:mainobj).
-
-    Values "on the pairs" are vectors [k].
+    """A target plan (P_tgt in Eq. 8) as k pairs (i, j, weight), sorted by i. Values "on the pairs" are vectors [k].
 
     Args:
         i: row of each pair [k], in ascending order.
@@ -318,16 +318,3 @@ class Full(Support):
 
     def transposed(self) -> Support:
         return Full(self.weight.T)
-
-
-def seen(flag: Tensor) -> bool:
-    """Whether a test on values is true; always False under torch.compile, where values cannot be read."""
-    return not torch.compiler.is_compiling() and bool(flag)
-
-
-def refuse_bad_weights(values: Tensor) -> None:
-    """Raise unless the values of a target are non-negative, finite and without gradient."""
-    if values.requires_grad:
-        raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
-    if seen(~torch.isfinite(values).all()) or seen((values < 0).any()):
-        raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
