@@ -17,9 +17,8 @@ import gcalign
 PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a module may import modules on earlier lines (and, in a folder, its own)
 STOREYS = [
-    ("errors",),
+    ("errors", "transport.refusals"),
     ("kernels", "geometry", "batch", "transport", "transport.support", "transport.codes"),
-    ("transport.refusals",),
     ("metrics", "targets", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
     ("sets", "transport.distributed", "transport.warm", "transport.problem", "plan"),
     ("divergences", "queue", "transport.logarithmic", "transport.dykstra"),
