@@ -397,8 +397,12 @@ def test_flipped_bits_in_a_run_are_refused_and_never_change_its_weights(tmp_path
             assert said.startswith("gcalign: ")
             raise ValueError(said)
 
-    listed = lambda: commanded("list", str(tmp_path / "runs"))  # noqa: E731
-    probed = lambda: commanded("probe", f"run={run.path}", "protocol=knn", "data.limit=40")  # noqa: E731
+    def listed():
+        return commanded("list", str(tmp_path / "runs"))
+
+    def probed():
+        return commanded("probe", f"run={run.path}", "protocol=knn", "data.limit=40")
+
     uses = {
         "stopped": {"resumed": resumed, "listed": listed},
         "finished": {"loaded": loaded, "listed": listed, "probed": probed},

@@ -62,7 +62,8 @@ def find_python(version: str) -> str | None:
 
 
 def _run(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    whole = {"capture_output": True, "text": True, "check": False, **options}
+    return subprocess.run(command, **whole)  # type: ignore[call-overload]  # options of any type
 
 
 def combinations(pythons: Sequence[str]) -> list[tuple[str, str]]:

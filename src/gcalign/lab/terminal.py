@@ -55,7 +55,7 @@ def steady() -> Iterator[None]:
 
     def made(stream: TextIO | None) -> Any:
         if stream is None:  # closed before the command started
-            opened.append(open(os.devnull, "w"))  # noqa: SIM115
+            opened.append(open(os.devnull, "w"))  # noqa: SIM115  # closed below
             return opened[-1]
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -28,8 +28,8 @@ def refuse_bad_weights(values: Tensor) -> None:
 
 def refuse_self_pairs(support: Full | Pairs) -> None:
     """Raise if an embedding of the joint layout is its own positive."""
-    weight = support.weight  # [n, m], or [k] of pairs
-    own = weight.diagonal() if weight.ndim == 2 else weight * (support.i == support.j)  # type: ignore[union-attr]
+    w = support.weight  # [n, m], or [k] of pairs
+    own = w.diagonal() if w.ndim == 2 else w * (support.i == support.j)  # type: ignore[union-attr]  # a vector: Pairs
     if seen((own > 0).any()):
         raise ValueError(
             "target pairs an embedding with itself, which the joint layout forbids; "

@@ -49,7 +49,10 @@ def _larger_gains() -> EmpiricalClaim:
 
 def _best(label: str, where: str, says: str, of: Sequence[Column], *experiments: str) -> EmpiricalClaim:
     told = f"highest mean in {sum('gca-uot' in c.best() for c in of)} of {len(of)} columns of its table"
-    judge: Judge = lambda results: judges.best(results, of, *experiments)  # noqa: E731
+
+    def judge(results: Results) -> Verdict:
+        return judges.best(results, of, *experiments)
+
     mended = all(c.measure == CORRUPTED for c in of)
     return EmpiricalClaim(ACCURACY, f"GCA-UOT best{label}", where, says, told, judge, mended)
 

@@ -69,7 +69,7 @@ class MeasuredRun:
     def features(self, split: str) -> Tensor:
         return extract(self.encoder, self.images(split), device=self.device)
 
-    @functools.cache  # noqa: B019
+    @functools.cache  # noqa: B019  # as above
     def everything(self, which: str = "trained") -> Everything:
         """The whole data set, however much of it the run was trained on, as one of its ENCODERS sees it."""
         splits = [loaded(self.data, split) for split in ("train", "test")]

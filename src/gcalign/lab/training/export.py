@@ -88,7 +88,7 @@ _Again = Callable[[Tensor], Tensor]
 
 
 def _onnx(encoder: Encoder, config: Config, path: Path) -> _Again:
-    import onnxruntime  # type: ignore[import-not-found]
+    import onnxruntime  # type: ignore[import-not-found]  # of an extra
 
     model = FromPixels(encoder).eval()
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:

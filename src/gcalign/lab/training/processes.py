@@ -92,7 +92,7 @@ def decided(trainer: L.Trainer, module: L.LightningModule, decide: Callable[[], 
         result, failed = trainer.strategy.broadcast((None, False))
         if failed:
             raise SystemExit(2)  # the first process says why
-        return result  # type: ignore[return-value]
+        return result  # type: ignore[return-value]  # None only if it failed
     try:
         result = decide()
     except Exception:

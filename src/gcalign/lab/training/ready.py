@@ -43,7 +43,7 @@ class Encoder(nn.Module):
         self.network, self.shape, self.normalisation = network, shape, normalisation
         self.features: int = network.features  # type: ignore[assignment]  # every encoder has this number
         self.register_state_dict_post_hook(_unwrapped)  # type: ignore[no-untyped-call]  # torch's own
-        self.register_load_state_dict_pre_hook(_wrapped)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_wrapped)  # type: ignore[no-untyped-call]  # torch's own
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, D]
         return self.network(x)

@@ -53,7 +53,8 @@ class RowsLogger(CSVLogger):
     @rank_zero_experiment
     def experiment(self) -> Any:
         if self._experiment is None:
-            self._experiment = Rows(Path(self.log_dir) / "metrics.csv", self.resume_at)  # type: ignore[assignment]
+            rows = Rows(Path(self.log_dir) / "metrics.csv", self.resume_at)
+            self._experiment = rows  # type: ignore[assignment]  # in place of Lightning's writer
         return self._experiment
 
 

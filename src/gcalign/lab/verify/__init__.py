@@ -4,8 +4,7 @@ A claim is one small function that turns a random draw into the two sides of wha
 imported here register theirs in the paper's order.
 """
 
-# the order of import is the order of the table
-from gcalign.lab.verify import theorems, rince, lemmas, uniformity, costs, paper  # noqa: F401, I001
+from gcalign.lab.verify import theorems, rince, lemmas, uniformity, costs, paper  # noqa: F401, I001  # order of the table
 from gcalign.lab.verify.claims import ClaimCheck, labels, replay, run
 
 __all__ = ["ClaimCheck", "labels", "replay", "run"]
