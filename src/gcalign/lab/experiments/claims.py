@@ -160,7 +160,7 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
         "**Exploratory**: how to measure or to judge this was decided after results had been seen. When the runs were "
         "made, the rule was the paired interval alone. If that rule does not give the verdict, it is called "
         "exploratory, too.",
-        "**E1 to E3** are our own experiments, [planned](plan.md) before their runs. Here the first brackets are the "
+        "**E1 to E4** are our own experiments, [planned](plan.md) before their runs. Here the first brackets are the "
         "paired interval, and it decides. Each section is corrected as one family. Nothing is judged before all "
         "planned seeds are done.",
         f"Result files: {', '.join(f'`{name}`' for name in results.records) or 'none yet'}.",
