@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import graphlib
+import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -42,7 +45,7 @@ STOREYS = [
     ("lab.training",),
     ("lab.audit",),
     ("lab.experiments",),
-    ("lab.bench", "lab.demo"),
+    ("lab.bench", "lab.demo", "lab.completion"),
     ("cli",),
     ("__main__",),
 ]
@@ -152,6 +155,27 @@ def test_modules_stay_under_about_300_lines(path):
     assert len(path.read_text().splitlines()) <= 320
 
 
+def test_a_name_is_one_class_in_the_lab_and_none_of_the_library():
+    library, lab = Counter(), Counter()
+    for path in MODULES:
+        names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+        (lab if "lab" in path.relative_to(PACKAGE).parts else library).update(n for n in names if n[0] != "_")
+    assert [name for name, count in lab.items() if count > 1 or name in library] == []
+
+
+def test_the_house_names_every_module():
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"[a-z_]+", text.partition("```text")[2].partition("```")[0]))
+    parts = [path.relative_to(PACKAGE).with_suffix("").parts for path in MODULES]
+    known = {
+        part[1] if part[0] == "lab" else part[0] if part[0] in ("auditing", "interop") else part[-1]
+        for part in parts
+        if len(part) > 1
+    }
+    known |= {part[0] for part in parts}
+    assert {name for name in known if name[0] != "_"} <= named
+
+
 def test_an_upward_arrow_would_be_caught(tmp_path):
     wrong = tmp_path / "kernels.py"
     wrong.write_text("from gcalign.alignment import Alignment\n")
@@ -178,6 +202,41 @@ print(*(m for m in {TRAINING_STACK} if m in sys.modules))
         times.append(float(seconds))
     assert min(times) < 0.3
     assert pulled == ""
+
+
+def test_the_library_works_with_torch_and_rich_alone():
+    """Every method, its gradient and the audit, where nothing else can be imported: not numpy either."""
+    code = f"""
+import sys, warnings
+sys.modules.update(dict.fromkeys({installed_beside("torch", "rich")}))
+warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+import torch, gcalign
+z1, z2 = torch.randn(2, 16, 4).requires_grad_().unbind()
+for name in gcalign.methods.names():
+    known = dict(labels=torch.arange(16) // 2) if name == "supcon" else dict()
+    gcalign.method(name)(z1, z2, **known).backward(retain_graph=True)
+for gradient in ("implicit", "truncated", "unrolled"):
+    gcalign.method("gca-uot", gradient=gradient)(z1, z2).backward(retain_graph=True)
+print(gcalign.method("gca-uot").plan(z1, z2), gcalign.audit(z1, z2), gcalign.metrics.uniformity(z1))
+"""
+    assert "Audit of 16 pairs" in fresh(code)
+
+
+def installed_beside(*names: str) -> list[str]:
+    """Top-level modules that are installed, but not because these distributions need them."""
+    needed, left = set(), list(names)
+    while left:
+        name = re.split(r"[^\w.-]", left.pop())[0].lower().replace("_", "-")
+        if name not in needed:
+            needed.add(name)
+            with contextlib.suppress(PackageNotFoundError):
+                left += [line for line in requires(name) or () if "extra ==" not in line]
+    owners = packages_distributions()
+    return sorted(
+        module
+        for module, found in owners.items()
+        if module != "gcalign" and not needed & {each.lower().replace("_", "-") for each in found}
+    )
 
 
 def test_nothing_is_imported_before_it_is_used():

@@ -45,6 +45,40 @@ def test_version_is_the_installed_one(capsys):
 
 
 @pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("gcalign ver", ["verify"]),
+        ("gcalign list --", ["--help", "--json", "--mean"]),
+        ("gcalign bench laun", ["launches"]),
+        ("gcalign bench losses --rep", ["--repeats"]),
+        ("gcalign train optimizer.n", ["optimizer.name="]),
+        ("gcalign train method=gca-", ["method=gca-ince", "method=gca-rince", "method=gca-uot"]),
+        ("gcalign reproduce table1 scale=", ["scale=paper", "scale=small", "scale=tiny"]),
+        ("gcalign reproduce table1", ["table1"]),
+        ("gcalign probe run=", ["run=runs/mine"]),
+        ("gcalign nonsense ", []),
+    ],
+)
+def test_the_shell_completes_what_a_command_takes(line, words, tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["completion", "words", line]) == 0
+    assert capsys.readouterr().out.split() == words
+
+
+def test_bash_gets_the_part_of_a_word_that_it_replaces():
+    script = f"""
+gcalign() {{ {sys.executable} -m gcalign "$@"; }}
+eval "$(gcalign completion bash)"
+COMP_LINE="gcalign train method=gca-u" COMP_POINT=26
+_gcalign
+echo "${{COMPREPLY[@]}}"
+"""
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["gca-uot"]
+
+
+@pytest.mark.parametrize(
     ("argv", "says"),
     [
         (["verfy"], "did you mean 'verify'"),

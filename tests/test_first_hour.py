@@ -109,8 +109,9 @@ def test_flags_are_understood_where_keys_are_usual(tmp_path, capsys):
 
 
 def test_keys_are_understood_where_flags_are_usual(tmp_path, capsys):
-    assert main(["list", str(tmp_path), "mean=true"]) == 2
-    assert "has no runs" in capsys.readouterr().err
+    for words in ([str(tmp_path), "mean=true"], [f"folder={tmp_path}", "mean=true"]):
+        assert main(["list", *words]) == 2
+        assert f"gcalign: {tmp_path} has no runs" in capsys.readouterr().err
 
 
 def test_values_of_flags_are_left_alone():
@@ -141,6 +142,14 @@ def test_list_looks_into_folders_and_tells_clean_from_mismatched(runs):
     rows = listing(str(runs))
     assert len(rows) == 5
     assert sorted(row["pairs"] for row in rows) == ["50% mismatched"] * 2 + ["clean"] * 3
+
+
+def test_a_list_fits_the_columns_that_are_asked_for(runs, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["list", str(runs)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "method: gca-ince" in lines
+    assert max(map(len, lines)) <= 40
 
 
 def test_means_are_over_seeds_and_nothing_else(runs):

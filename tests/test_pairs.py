@@ -421,6 +421,12 @@ def test_commands_know_a_run_on_pairs(finished, capsys, tmp_path):
     assert "it is of a run on pairs" in capsys.readouterr().err
 
 
+def test_a_run_on_pairs_is_found_by_its_name(finished, tmp_path):
+    name = f"run={str(finished.path).rpartition('-')[0]}"
+    assert use.probe([name]).recall == use.probe([f"run={finished.path}"]).recall
+    assert main(["embed", name, "column=image", "-o", str(tmp_path / "features.parquet")]) == 0
+
+
 def test_a_report_shows_the_names_that_were_found(finished, tmp_path):
     assert main(["probe", f"run={finished.path}", "protocol=zeroshot", "show=3"]) == 0
     page = tmp_path / "report.html"
@@ -552,6 +558,6 @@ COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^(gcalign .*)$", PAGE
 def test_the_commands_of_the_page_are_read_and_its_run_has_its_name():
     trained = [words[1:] for words in COMMANDS if words[0] == "train"]
     assert len(trained) == 4
-    folders = [configured(words).folder for words in trained]
-    named = {word for words in COMMANDS for word in words if word.startswith("run=")}
-    assert named == {f"run=runs/{folders[0]}"}
+    names = [configured(words).name for words in trained]
+    assert names.count("shapes") == 1
+    assert {word for words in COMMANDS for word in words if word.startswith("run=")} == {"run=runs/shapes"}

@@ -26,6 +26,10 @@ CORE = (
     *QUICK, "test_properties", "test_solvers", "test_gradients", "test_groups", "test_operators", "test_caching",
     "test_numerics", "test_distributed", "test_fuzz", "test_found",
 )  # fmt: skip
+ALONE = """
+import gcalign, torch
+gcalign.method("gca-uot")(torch.randn(8, 4, requires_grad=True), torch.randn(8, 4)).backward()
+"""
 NEEDED = ("pytest", "hypothesis", "numpy", "scipy", "POT")
 
 
@@ -98,10 +102,12 @@ def tested(python: str, version: str, torch: str, wheel: Path, folder: Path, ask
     reason = None if asked.large else too_large(pip, torch, index)
     if reason is not None:
         return Row(version, torch, "skipped", reason)
-    for packages in ([*index, f"torch=={torch}"], [str(wheel), *NEEDED]):
+    for packages in ([*index, f"torch=={torch}"], [str(wheel)], NEEDED):
         done = _run([*pip, "install", "--quiet", *packages])
         if done.returncode:
             return Row(version, torch, "skipped", f"cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+        if packages == [str(wheel)] and _run([inside, "-c", ALONE]).returncode:
+            return Row(version, torch, "failed", "the library needs more than torch and rich")
     where = _run([inside, "-c", "import gcalign, torch; print(gcalign.__file__, torch.__version__)"]).stdout.split()
     if len(where) != 2 or not where[0].startswith(str(home)):
         return Row(version, torch, "failed", "the wheel cannot be imported")

@@ -24,6 +24,9 @@ function shuffled(n, seed) {
   return order;
 }
 
+// a point in the plane, kept in the picture
+const inside = (point) => point.map((v) => Math.max(-1.3, Math.min(1.3, v)));
+
 // samples as they are before pairs are mismatched: view 1, view 2, groups and what they are called
 function sampled() {
   if (state.data === "emoji") {
@@ -32,8 +35,8 @@ function sampled() {
   }
   const next = random(state.seed), bell = () => Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next());
   const groups = Array.from({ length: state.n }, (_, k) => Math.floor((3 * k) / state.n)), turn = next() * 2 * Math.PI;
-  const x = groups.map((g) => [0.78 * Math.cos(turn + (2 * Math.PI * g) / 3) + 0.25 * bell(), 0.78 * Math.sin(turn + (2 * Math.PI * g) / 3) + 0.25 * bell()]);
-  const y = x.map((p) => p.map((v) => v + 0.1 * bell()));
+  const x = groups.map((g) => inside([0.78 * Math.cos(turn + (2 * Math.PI * g) / 3) + 0.25 * bell(), 0.78 * Math.sin(turn + (2 * Math.PI * g) / 3) + 0.25 * bell()]));
+  const y = x.map((p) => inside(p.map((v) => v + 0.1 * bell())));
   const names = groups.map((_, k) => String(k));
   return { kind: "squared", x, y, groups, first: names, second: names, groupNames: ["A", "B", "C"] };
 }
@@ -75,7 +78,7 @@ function train() {
   const largest = Math.max(...dx.map(size), ...dy.map(size), 1e-9), rate = Math.min(0.35 * n * state.eps, 0.08 / largest);
   const move = (p, g) => {
     const moved = Array.from(p, (v, k) => v - rate * g[k]);
-    return base.kind === "squared" ? moved.map((v) => Math.max(-1.3, Math.min(1.3, v))) : moved.map((v) => v / size(moved));
+    return base.kind === "squared" ? inside(moved) : moved.map((v) => v / size(moved));
   };
   points.x = points.x.map((p, i) => move(p, dx[i]));
   dy.forEach((g, j) => { points.y[partner[j]] = move(points.y[partner[j]], g); });
@@ -206,9 +209,9 @@ function pointer(event) {
 
 function moveChosen(to) {
   if (!chosen || state.data === "emoji") return;
-  const inside = to.map((v) => Math.max(-1.3, Math.min(1.3, v)));
-  if (chosen.side === "x") points.x[chosen.i] = inside;
-  else points.y[result.partner[chosen.i]] = inside;
+  const place = inside(to);
+  if (chosen.side === "x") points.x[chosen.i] = place;
+  else points.y[result.partner[chosen.i]] = place;
   update();
 }
 
@@ -288,8 +291,8 @@ function describe(id) {
 }
 
 function point(i, j) {
-  const inside = (v) => Math.max(0, Math.min(result.n - 1, v));
-  at = { i: inside(i), j: inside(j) };
+  const within = (v) => Math.max(0, Math.min(result.n - 1, v));
+  at = { i: within(i), j: within(j) };
   readout();
   drawMaps();
 }

@@ -10,10 +10,12 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 import argparse
 import errno
 import os
+from functools import partial
 from importlib.metadata import version
 
 from gcalign.errors import one_of
 from gcalign.lab.commands import COMMANDS, Parser, Run, command, elsewhere, json_path, output, subcommands
+from gcalign.lab.completion import completion
 from gcalign.lab.flags import either
 from gcalign.lab.terminal import steady
 from gcalign.lab.words import missing, printable
@@ -69,14 +71,11 @@ def _claims(parser: Parser) -> Run:
     example="gcalign demo --seed 1",
 )
 def _demo(parser: Parser) -> Run:
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")
-    parser.add_argument("--runs", default="runs/demo", metavar="DIR", help="folder for the runs (default: %(default)s)")
-    parser.add_argument(
-        "-o", "--output", metavar="PATH", help="file of the report (default: report.html in the folder of the runs)"
-    )
-    parser.add_argument(
-        "--json", type=json_path, metavar="PATH", help="also write the rows of the table to this JSON file"
-    )
+    add, default = parser.add_argument, "(default: %(default)s)"
+    add("--seed", type=int, default=0, metavar="N", help=f"random seed {default}")
+    add("--runs", default="runs/demo", metavar="DIR", help=f"folder for the runs {default}")
+    add("-o", "--output", metavar="PATH", help="file of the report (default: report.html in the folder of the runs)")
+    add("--json", type=json_path, metavar="PATH", help=f"the rows of the table: {_JSON}")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.demo import demo
@@ -122,14 +121,11 @@ def _train(parser: Parser) -> Run:
     example="gcalign probe run=runs/gca-uot-scenes-1a2b3c4d5e protocol=few-shot labels=200",
 )
 def _probe(parser: Parser) -> Run:
-    parser.add_argument(
-        "overrides",
-        nargs="+",
-        metavar="key=value",
-        help="options: run=, protocol=, seed=, and those of the protocol; run=untrained takes model.* or like=; "
-        "encoder=module:function for a run that was made with an encoder of your own",
+    options = (
+        "options: run=, protocol=, seed=, and those of the protocol; run=untrained takes model.* or like=; "
+        "encoder=module:function for a run that was made with an encoder of your own"
     )
-
+    parser.add_argument("overrides", nargs="+", metavar="key=value", help=options)
     parser.add_argument("--json", type=json_path, metavar="PATH", help=f"the result with its parts: {_JSON}")
 
     def run(args: argparse.Namespace) -> None:
@@ -302,6 +298,13 @@ def parser() -> Parser:
     for build in COMMANDS.values():
         build(subparsers)
     return whole
+
+
+command(
+    "completion",
+    "print a script that completes words in bash, zsh or fish at the tab key",
+    example="gcalign completion bash >> ~/.bashrc",
+)(partial(completion, parser))
 
 
 def _parsed(argv: list[str]) -> argparse.Namespace:

@@ -10,7 +10,8 @@ def either(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
     known = parser._option_string_actions
     if any(action.dest == "overrides" for action in parser._actions):
         return _as_keys(known, words)
-    return [_as_flag(known, word) for word in words if not _is_off(known, word)]
+    places = {action.dest for action in parser._actions if not action.option_strings and action.nargs != 0}
+    return [_as_flag(known, places, word) for word in words if not _is_off(known, word)]
 
 
 def _as_keys(known: dict[str, argparse.Action], words: list[str]) -> list[str]:
@@ -37,8 +38,10 @@ def _flag(word: str) -> tuple[str, str, str]:
     return f"--{name.replace('_', '-')}", equals, value
 
 
-def _as_flag(known: dict[str, argparse.Action], word: str) -> str:
+def _as_flag(known: dict[str, argparse.Action], places: set[str], word: str) -> str:
     name, equals, value = _flag(word)
+    if not word.startswith("-") and equals and name[2:] in places:
+        return value  # `folder=runs` of `gcalign list runs`
     if word.startswith("-") or not equals or name not in known:
         return word
     return name if known[name].nargs == 0 else f"{name}={value}"

@@ -55,7 +55,7 @@ _EXTRAS = {
     "bench": ("ot", "geomloss", "pytorch_metric_learning"),
     "train": (
         "lightning", "hydra", "omegaconf", "datasets", "filelock", "kornia", "sklearn", "scipy", "safetensors",
-        "matplotlib", "pyarrow", "PIL", "jinja2", "tensorboard", "numpy", "pandas",
+        "matplotlib", "pyarrow", "PIL", "jinja2", "markdown_it", "tensorboard", "numpy", "pandas",
     ),
 }  # fmt: skip
 
@@ -68,5 +68,6 @@ def missing(error: ModuleNotFoundError) -> str:
         return f"{error}; install it, or check the name"
     return (
         f"this command needs {name}, which is not installed; it comes with the extra {extra!r}: "
-        f"pip install -c constraints.txt -e '.[{extra}]' in a checkout, pip install 'gcalign[{extra}]' elsewhere"
+        f"pip install -c constraints.txt '.[{extra}]' in a checkout, "
+        f"or pip install 'FILE.whl[{extra}]' with the wheel that you installed"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from ctypes import c_int64
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -257,7 +258,8 @@ def _solve_backward(*args: Any) -> tuple[Tensor, ...]:
     log_rows, log_columns, a, b, alpha, beta, kept, rows, columns, progress = args[6:16]
     wanted, call = args[16], _Call.of(args[17:])
     problem, form = call.problem, call.form
-    iterations, converged, mode, raw, linear, recorded = map(int, progress.numpy())  # which is on the CPU
+    # on the CPU, so this is no wait; torch may be without numpy
+    iterations, converged, mode, raw, linear, recorded = (c_int64 * 6).from_address(progress.data_ptr())
     with torch.no_grad(), torch.autocast(a.device.type, enabled=False):
         if math.isnan(problem.eps_value):
             problem = replace(problem, eps_value=float(problem.eps))
@@ -303,14 +305,10 @@ class _Solve(torch.autograd.Function):
             raise RuntimeError(f"gradient={mode!r} has no second derivative; use gradient='unrolled' for that")
         saved, need = ctx.saved_tensors, ctx.needs_input_grad
         wanted = [need[4], *need[: 4 if saved[11] is not None else 1]]
-        found: list[Any] = list(
-            torch.ops.gcalign.solve_backward(
-                *grads[:6], *saved[:10], wanted, *saved[10:], ctx.numbers, ctx.counts, ctx.form
-            )
+        found = torch.ops.gcalign.solve_backward(
+            *grads[:6], *saved[:10], wanted, *saved[10:], ctx.numbers, ctx.counts, ctx.form
         )
-        for k, grad in enumerate(found):
-            found[k] = grad if need[k] and grad.numel() else None
-        return *found, *[None] * 14
+        return *(grad if need[k] and grad.numel() else None for k, grad in enumerate(found)), *[None] * 14
 
 
 _library.impl("solve", _solve, "CompositeExplicitAutograd")

@@ -14,7 +14,7 @@ from torch import Tensor
 from gcalign.errors import count
 from gcalign.lab.audit.inputs import AuditedPairs
 from gcalign.lab.data.images import Images
-from gcalign.lab.data.paired import Pairs, Side
+from gcalign.lab.data.paired import PairedData, PairedSide
 from gcalign.lab.data.views import make_views
 from gcalign.lab.models import Factory
 from gcalign.lab.models.state import evaluating
@@ -179,7 +179,7 @@ def crossfit_pairs(
     return AuditedPairs(title, *fitted, NOTE.format(folds), fold, names, *items, others != torch.arange(len(rows)))
 
 
-def _check(pairs: Pairs, run: Run, folds: int) -> None:
+def _check(pairs: PairedData, run: Run, folds: int) -> None:
     if len(pairs.sides) != 2 or not all(side.single for side in pairs.sides):
         raise ValueError(
             f"{run.path} was trained on {', '.join(side.name for side in pairs.sides)}; an audit compares two columns "
@@ -207,7 +207,7 @@ def folds_of(groups: Tensor, folds: int, seed: int) -> Tensor:  # [n]
     return place[member]
 
 
-def _texts_or_pixels(side: Side, rows: Tensor) -> Sequence[Any]:
+def _texts_or_pixels(side: PairedSide, rows: Tensor) -> Sequence[Any]:
     """Texts, pixels [H, W, C], or numbers as a text."""
     items = side.take(rows)
     if not isinstance(items, Tensor):

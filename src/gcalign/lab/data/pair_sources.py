@@ -18,7 +18,7 @@ from gcalign.lab.data import shapes
 from gcalign.lab.data.decode import decode, short_side, statistics
 from gcalign.lab.data.encoded import Encoded, some
 from gcalign.lab.data.pair_tables import opened
-from gcalign.lab.data.paired import KINDS, RULES, Pairs, Side, coded, divided
+from gcalign.lab.data.paired import KINDS, RULES, PairedData, PairedSide, coded, divided
 from gcalign.lab.data.sources import LARGEST, MEMORY
 from gcalign.lab.data.tables import Table
 from gcalign.lab.words import path_of
@@ -48,7 +48,7 @@ def load_pairs(
     validation: float = 0.1,
     test: float = 0.2,
     fold: int = 0,
-) -> Pairs:
+) -> PairedData:
     """The pairs of a table, checked, decoded and divided. `limit` takes so many training pairs at random."""
     table = table_of(name, root, size)
     columns = columns or tuple(USUAL.get(name, "").split(","))
@@ -70,7 +70,7 @@ def load_pairs(
         warnings.warn(f"{said}; they are left out", stacklevel=2)
         sides, groups = tuple(side.kept(rows) for side in sides), torch.unique(groups[rows], return_inverse=True)[1]
     split = divided(groups, (validation, test), fold, f"data.group={group} of {table.origin}")
-    pairs = Pairs(table.origin, sides, groups, grouped, split)
+    pairs = PairedData(table.origin, sides, groups, grouped, split)
     train = pairs.rows("train")
     if limit is not None and limit < len(train):
         chosen = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:limit]]
@@ -92,7 +92,7 @@ def _groups(table: Table, group: str | None) -> tuple[Tensor, bool]:
     return coded(values), True
 
 
-def _side(table: Table, name: str, size: int | None, wrong: dict[int, str]) -> Side:
+def _side(table: Table, name: str, size: int | None, wrong: dict[int, str]) -> PairedSide:
     """One side: a column, or several joined with +, whose items are all right answers."""
     parts = name.split("+")
     kinds = set()
@@ -106,7 +106,7 @@ def _side(table: Table, name: str, size: int | None, wrong: dict[int, str]) -> S
     return make(table, name, parts, size, wrong)
 
 
-def _images(table: Table, name: str, parts: Sequence[str], size: int | None, wrong: dict[int, str]) -> Side:
+def _images(table: Table, name: str, parts: Sequence[str], size: int | None, wrong: dict[int, str]) -> PairedSide:
     found, rows = [], np.arange(len(table))
     for column in parts:
         encoded = table.images(column)
@@ -123,7 +123,7 @@ def _images(table: Table, name: str, parts: Sequence[str], size: int | None, wro
     items = found[0] if len(found) == 1 else torch.stack(found, 1).flatten(0, 1)
     owner = torch.arange(len(table)).repeat_interleave(len(parts))
     mean, std = statistics(items[torch.linspace(0, len(items) - 1, min(2000, len(items))).long()])
-    return Side(name, "image", items, owner, mean, std)
+    return PairedSide(name, "image", items, owner, mean, std)
 
 
 def _short(encoded: Encoded) -> int:
@@ -133,7 +133,7 @@ def _short(encoded: Encoded) -> int:
     return 32
 
 
-def _texts(table: Table, name: str, parts: Sequence[str], size: int | None, wrong: dict[int, str]) -> Side:
+def _texts(table: Table, name: str, parts: Sequence[str], size: int | None, wrong: dict[int, str]) -> PairedSide:
     columns = {column: table.values(column) for column in parts}
     items: list[str] = []
     owner: list[int] = []
@@ -145,10 +145,10 @@ def _texts(table: Table, name: str, parts: Sequence[str], size: int | None, wron
                     wrong[row] = f"{table.where(row)}: {column} is empty"
                 items.append(text if isinstance(text, str) else "")
                 owner.append(row)
-    return Side(name, "text", tuple(items), torch.tensor(owner))
+    return PairedSide(name, "text", tuple(items), torch.tensor(owner))
 
 
-def _arrays(table: Table, name: str, parts: Sequence[str], size: int | None, wrong: dict[int, str]) -> Side:
+def _arrays(table: Table, name: str, parts: Sequence[str], size: int | None, wrong: dict[int, str]) -> PairedSide:
     rows: list[Any] = []
     lengths: dict[int, str] = {}
     for row, values in enumerate(zip(*(table.values(column) for column in parts), strict=True)):
@@ -171,4 +171,4 @@ def _arrays(table: Table, name: str, parts: Sequence[str], size: int | None, wro
     mean, std = items.double().mean(0), items.double().std(0, correction=0)
     std = torch.where(std > 0, std, 1)
     owner = torch.arange(len(table)).repeat_interleave(len(parts))
-    return Side(name, "array", items, owner, tuple(mean.tolist()), tuple(std.tolist()))
+    return PairedSide(name, "array", items, owner, tuple(mean.tolist()), tuple(std.tolist()))

@@ -17,7 +17,7 @@ _ATTRIBUTES = frozenset("♀♂🦰🦱🦲🦳➡")  # gender, hair, direction:
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class PairedSide:
     """One side of the pairs: items of one kind, and the pair that each belongs to. A pair may have several."""
 
     name: str  # the column, or several joined with +
@@ -49,7 +49,7 @@ class Side:
         within = torch.arange(len(which)) - (many.cumsum(0) - many).repeat_interleave(many)
         return first[which] + within, which
 
-    def kept(self, rows: Tensor) -> Side:
+    def kept(self, rows: Tensor) -> PairedSide:
         """The side of these pairs, which are numbered anew."""
         places, which = self.of(rows)
         return replace(self, items=self.take(places), owner=which)
@@ -61,11 +61,11 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class PairedData:
     """Rows of a table with an item, or several, on each side."""
 
     name: str
-    sides: tuple[Side, ...]
+    sides: tuple[PairedSide, ...]
     groups: Tensor  # [N] int64; pairs of one group are near-duplicates, and are on one side of a split
     grouped: bool  # whether the table says so; else every pair is a group
     split: Tensor  # [N] int64: place in SPLITS
@@ -79,10 +79,10 @@ class Pairs:
             return torch.arange(len(self))
         return (self.split == SPLITS.index(split)).nonzero()[:, 0]
 
-    def kept(self, rows: Tensor) -> Pairs:
+    def kept(self, rows: Tensor) -> PairedData:
         """Some of the pairs, with the split that they had."""
         sides = tuple(side.kept(rows) for side in self.sides)
-        return Pairs(self.name, sides, self.groups[rows], self.grouped, self.split[rows])
+        return PairedData(self.name, sides, self.groups[rows], self.grouped, self.split[rows])
 
 
 def divided(groups: Tensor, shares: Sequence[float], fold: int, what: str) -> Tensor:  # -> [N] places in SPLITS

@@ -34,7 +34,7 @@ class Affine:
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NearestNeighbours:
     """argmax_k Σ_{j ∈ k nearest, y_j = k} exp(cos(x, x_j) / T), as in Wu et al. 2018 and DINO."""
 
     memory: Tensor  # [N, D], of length one
@@ -55,11 +55,13 @@ class Neighbours:
         return votes.argmax(1)
 
 
-def neighbours(x: Tensor, y: Tensor, classes: int, *, k: int | None = None, temperature: float = 0.07) -> Neighbours:
+def neighbours(
+    x: Tensor, y: Tensor, classes: int, *, k: int | None = None, temperature: float = 0.07
+) -> NearestNeighbours:
     """Weighted k nearest neighbours; by default the published 200, of fewer than 1000 samples a fifth."""
     k = min(200, max(1, len(x) // 5)) if k is None else count("k", k, "the published value is 200")
     positive("temperature", temperature, "the published value is 0.07")
-    return Neighbours(functional.normalize(x, dim=1), y, classes, min(k, len(x)), temperature)
+    return NearestNeighbours(functional.normalize(x, dim=1), y, classes, min(k, len(x)), temperature)
 
 
 def standardisation(x: Tensor) -> tuple[Tensor, Tensor]:  # [D], [D]

@@ -54,7 +54,7 @@ def check(launcher: str) -> None:
     except PackageNotFoundError:
         raise ValueError(
             f"launcher={launcher} needs a plugin that is not installed; install it with: pip install {plugin} "
-            "(or all of them: pip install 'gcalign[launch]')"
+            "(or all of them, in a checkout: pip install -c constraints.txt '.[launch]')"
         ) from None
 
 

@@ -67,8 +67,8 @@ def report(
     remedies = [re.sub("|".join(options), lambda found: options[found[0]], note) for note in gallery.notes]
     study = Study(
         title="gcalign report",
-        lead="Contrastive learning as distribution alignment: what was run, what came of it, and the plans that the "
-        "encoders make. Everything is in this file; nothing is fetched.",
+        lead="Contrastive learning as distribution alignment: what was run, what was measured, and the plans of the "
+        "encoders. Everything is in this file; nothing is loaded from the network.",
         runs=_table(runs),
         facts=_facts(runs),
         notes=notes + remedies,

@@ -98,10 +98,6 @@ class MeasuredRun:
         return torch.cat(z[0]), torch.cat(z[1])
 
 
-def _untrained(of: MeasuredRun) -> nn.Module:
-    return Baseline("untrained", of.config, outside(of.config.model.encoder))(of.images("train")).eval()
-
-
 def _supervised(of: MeasuredRun) -> nn.Module:
     images = of.images("train")
     if images.domains is None:

@@ -95,7 +95,7 @@ class Data:
 
 
 @dataclass
-class Pairs:
+class PairOptions:
     noise: float = 0.0  # share of pairs that are mismatched on purpose
     views: int = 2  # number of views of each image
     multi: str = "pairwise"  # of three columns or more: a plan for each pair, or one "joint" plan
@@ -105,7 +105,7 @@ class Pairs:
 
 
 @dataclass
-class Target:
+class TargetOptions:
     name: str = "default"  # labels, blocks, or default: the method's own (pairs; labels for supcon)
     alpha: float = 0.0  # blocks: weight within a domain
     beta: float = 0.0  # blocks: weight across domains
@@ -142,8 +142,8 @@ class Config:
     method: dict[str, Any] = field(default_factory=lambda: {"name": MISSING})
     data: Data = field(default_factory=Data)
     views: str | None = None  # plain, C0 to C3 or domainbed; null is plain for scenes, C0 for the rest
-    pairs: Pairs = field(default_factory=Pairs)
-    target: Target = field(default_factory=Target)
+    pairs: PairOptions = field(default_factory=PairOptions)
+    target: TargetOptions = field(default_factory=TargetOptions)
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
     epochs: int = 20  # passes over the data

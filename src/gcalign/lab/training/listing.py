@@ -5,16 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import statistics
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from gcalign.lab.terminal import fitting
+from gcalign.lab.terminal import console, fitting
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.runs import Run
 from gcalign.lab.words import path_of, printable
@@ -33,8 +31,8 @@ def show(folder: str, *, mean: bool = False) -> None:
     table = Table(*(Column(Text(printable(name))) for name in names))
     for row in rows:
         table.add_row(*(Text(printable(row.get(name, "–"))) for name in names))
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    console.print(fitting(table, console))
+    out = console(WIDTH)
+    out.print(fitting(table, out))
 
 
 def listing(folder: str) -> list[dict[str, Any]]:

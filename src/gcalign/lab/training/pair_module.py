@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gcalign.lab.data.paired import Pairs, Side
+from gcalign.lab.data.paired import PairedData, PairedSide
 from gcalign.lab.data.views import make_views
 from gcalign.lab.models import Factory, projector
 from gcalign.lab.models.modalities import USUAL, side_encoder
@@ -34,7 +34,7 @@ class Tower(nn.Module):
         return self.projector(self.encoder(x))
 
 
-def prepared(side: Side, items: Items, views: str = "plain", seed: int = 0) -> Any:
+def prepared(side: PairedSide, items: Items, views: str = "plain", seed: int = 0) -> Any:
     """Items as an encoder takes them: augmented and normalised images, texts, standardised arrays."""
     if not isinstance(items, Tensor):
         return items
@@ -62,7 +62,7 @@ class _Rows(nn.Module):
 class PairTraining(Training):
     """An encoder and a head for each side, minimising d_M(P_tgt ‖ P_θ) between them."""
 
-    def __init__(self, config: Config, pairs: Pairs, total: int, builds: Sequence[str | Factory]) -> None:
+    def __init__(self, config: Config, pairs: PairedData, total: int, builds: Sequence[str | Factory]) -> None:
         super().__init__(config, total)
         self.sides = pairs.sides
         towers = [
@@ -101,6 +101,6 @@ class PairTraining(Training):
         return self.take(loss, encoders, rows, len(rows[0]))
 
 
-def encoder_names(sides: Sequence[Side], given: Sequence[str]) -> list[str]:
+def encoder_names(sides: Sequence[PairedSide], given: Sequence[str]) -> list[str]:
     """The encoder of each side by name: as it was given, or the usual one of its kind."""
     return list(given) or [USUAL[side.kind] for side in sides]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gcalign.errors import count, one_of
 from gcalign.kernels import normalize
 from gcalign.lab.data.pair_sources import load_pairs
-from gcalign.lab.data.paired import KINDS, Pairs, Side
+from gcalign.lab.data.paired import KINDS, PairedData, PairedSide
 from gcalign.lab.limits import within
 from gcalign.lab.models import Factory, outside
 from gcalign.lab.models.state import evaluating
@@ -28,13 +28,13 @@ from gcalign.lab.training.ready import Encoder
 from gcalign.lab.training.runs import Run, factory_of, filled, read_weights, save_weights, understood
 
 
-def pairs_of(data: Data) -> Pairs:
+def pairs_of(data: Data) -> PairedData:
     """The pairs of a config, read once by a process however many runs need them."""
     return _pairs(tuple(dataclasses.asdict(data).items()))
 
 
 @functools.lru_cache(maxsize=4)
-def _pairs(items: tuple[tuple[str, Any], ...]) -> Pairs:
+def _pairs(items: tuple[tuple[str, Any], ...]) -> PairedData:
     given = dict(items)
     columns = [name for name in given.pop("columns").split(",") if name]
     del given["tail"]
@@ -74,7 +74,7 @@ class Task:
 class SideEncoder(nn.Module):
     """The network of one side with its preprocessing; `embed` takes items as they are."""
 
-    def __init__(self, side: Side, network: Tower) -> None:
+    def __init__(self, side: PairedSide, network: Tower) -> None:
         super().__init__()
         self.side, self.network = side, network
 
@@ -187,7 +187,7 @@ def builds_of(names: Sequence[str], given: Any, run: Run) -> list[str | Factory]
     return [factory_of(name, mine if ":" in name else None, what) for name, mine in zip(names, own, strict=True)]
 
 
-def _side(content: Mapping[str, Any]) -> Side:
+def _side(content: Mapping[str, Any]) -> PairedSide:
     """A side as a file describes it, without items."""
     kind, shape = one_of("kind", content["kind"], KINDS), tuple(content["shape"])
     for size in shape:
@@ -198,4 +198,4 @@ def _side(content: Mapping[str, Any]) -> Side:
         raise ValueError(f"{kind} of shape {shape} with mean and std of {len(numbers)} numbers")
     items: Any = torch.empty((0, *shape), device="meta") if shape else ()
     mean, std = (tuple(map(float, content[part])) for part in ("mean", "std"))
-    return Side(str(content["name"]), kind, items, torch.zeros(0, dtype=torch.int64), mean, std)
+    return PairedSide(str(content["name"]), kind, items, torch.zeros(0, dtype=torch.int64), mean, std)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gcalign.lab.data.paired import Pairs
+from gcalign.lab.data.paired import PairedData
 from gcalign.lab.training.stream import Steps, exchanged, seed_of
 
 Items = Tensor | tuple[str, ...]
@@ -30,7 +30,7 @@ class PairStream(Steps):
     are wrong in every epoch, and can be learnt by heart.
     """
 
-    def __init__(self, pairs: Pairs, *, noise: float, **steps: Any) -> None:
+    def __init__(self, pairs: PairedData, *, noise: float, **steps: Any) -> None:
         self.pairs, self.rows = pairs, pairs.rows("train")
         super().__init__(len(self.rows), f"training pairs of {pairs.name}", **steps)
         self.partner = partners(pairs, noise, self.seed)
@@ -51,6 +51,6 @@ class PairStream(Steps):
         return PairBatch(step, tuple(items), tuple(seeds), {name: tuple(x) for name, x in known.items() if x})
 
 
-def partners(pairs: Pairs, noise: float, seed: int) -> Tensor:  # [N]
+def partners(pairs: PairedData, noise: float, seed: int) -> Tensor:  # [N]
     """Whose other sides each training pair of a run has."""
     return exchanged(len(pairs.rows("train")), noise, seed_of(seed, "noise"))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gcalign.errors import count, one_of
-from gcalign.lab.data.paired import SPLITS, Pairs, Side, coded
+from gcalign.lab.data.paired import SPLITS, PairedData, PairedSide, coded
 from gcalign.lab.evaluation.retrieval import KS, Gallery, nearest, recall
 from gcalign.lab.training.config import Data
 from gcalign.lab.training.pair_runs import Encoders, load_encoders, pairs_of
@@ -56,12 +56,12 @@ class Retrieved:
 class EmbeddedPairs:
     """A run's encoders and its pairs, embedded once."""
 
-    def __init__(self, encoders: Encoders, pairs: Pairs, device: str = "cpu") -> None:
+    def __init__(self, encoders: Encoders, pairs: PairedData, device: str = "cpu") -> None:
         self.encoders, self.pairs = encoders.to(device), pairs
         self._z: dict[str, Tensor] = {}
         self._codes = {side.name: _codes(side) for side in pairs.sides}
 
-    def gallery(self, side: Side, rows: Tensor) -> Gallery:
+    def gallery(self, side: PairedSide, rows: Tensor) -> Gallery:
         """The items of these pairs on one side."""
         if side.name not in self._z:
             self._z[side.name] = self.encoders[side.name].embed_items(side.items)
@@ -69,7 +69,7 @@ class EmbeddedPairs:
         return Gallery(self._z[side.name][places], rows[which], self._codes[side.name][places])
 
 
-def _codes(side: Side) -> Tensor:
+def _codes(side: PairedSide) -> Tensor:
     """A number for each item; equal texts share one."""
     return torch.arange(len(side)) if isinstance(side.items, Tensor) else coded(side.items)
 

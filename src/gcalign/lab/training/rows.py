@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 from gcalign.lab import files
 
 
-class Rows:
+class MetricsFile:
     """A table on disk. A row is added whole or not at all; with a new column the table is written again."""
 
     def __init__(self, file: Path, resume_at: int) -> None:
@@ -53,7 +53,7 @@ class RowsLogger(CSVLogger):
     @rank_zero_experiment
     def experiment(self) -> Any:
         if self._experiment is None:
-            rows = Rows(Path(self.log_dir) / "metrics.csv", self.resume_at)
+            rows = MetricsFile(Path(self.log_dir) / "metrics.csv", self.resume_at)
             self._experiment = rows  # type: ignore[assignment]  # in place of Lightning's writer
         return self._experiment
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,8 +143,9 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | pair_
 def _is_paired(overrides: Sequence[str]) -> bool:
     """Whether `run=` among these words names a run on pairs."""
     name = next((word.partition("=")[2] for word in overrides if word.startswith("run=")), "")
-    run = Run(path_of(name))
-    return bool(name) and run.config_file.is_file() and run.config().data.paired
+    with suppress(ValueError):  # a baseline, or no run: the caller says what is wrong
+        return bool(name) and Run.at(name).config().data.paired
+    return False
 
 
 def _recorded(run: Run, data: str, result: R) -> R:

@@ -12,7 +12,7 @@ from gcalign.lab import arrays, files
 from gcalign.lab.words import explained, path_of
 
 if TYPE_CHECKING:
-    from gcalign.lab.training.config import Pairs
+    from gcalign.lab.training.config import PairOptions
 
 
 def digest(path: str) -> str:
@@ -27,7 +27,7 @@ def _bytes(path: str) -> bytes:
         return files.read(path_of(path), "ARRAY_BYTES")
 
 
-def weights_of_pairs(pairs: Pairs, n: int) -> Tensor | None:  # [n]
+def weights_of_pairs(pairs: PairOptions, n: int) -> Tensor | None:  # [n]
     """A weight for each of n pairs, or None if the run has no weights."""
     if pairs.weights is None:
         return None
