@@ -259,7 +259,7 @@ def test_bad_input_is_refused_and_nothing_is_written(case, here, capsys):
     ("words", "said"),
     [
         (["-o", "out.txt"], "-o out.txt must be a .csv, .json, .parquet file"),
-        (["-o", "nowhere/out.csv"], "in a folder that exists"),
+        (["-o", "nowhere/out.csv"], "in a directory that exists"),
         (["-o", "out.csv", "--feedback", "w.csv"], "--feedback w.csv must be a .npy file"),
         (["-o", "out.csv", "--html", "page.pdf"], "--html page.pdf must be a .html file"),
     ],

@@ -8,7 +8,6 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # `python -m` puts the current folder first, where a file would stand in for any module
 
 import argparse
-import errno
 import os
 from functools import partial
 from importlib.metadata import version
@@ -18,7 +17,7 @@ from gcalign.lab.commands import COMMANDS, Parser, Run, command, elsewhere, json
 from gcalign.lab.completion import completion
 from gcalign.lab.flags import either
 from gcalign.lab.terminal import steady
-from gcalign.lab.words import missing, printable
+from gcalign.lab.words import missing, printable, said
 
 _JSON = "write them to this JSON file; - writes only JSON to standard output"
 
@@ -34,7 +33,7 @@ def _verify(parser: Parser) -> Run:
     add("--cases", type=int, default=200, metavar="N", help="number of cases per claim (default: %(default)s)")
     add("--only", action="append", default=[], metavar="LABEL", help=f"{only}; an unknown label lists all labels")
     add("--case", type=int, metavar="K", help="with --only: run case K again and print its numbers")
-    add("--json", metavar="PATH", help="write the verdicts to this JSON file; - writes only JSON to standard output")
+    add("--json", type=json_path, metavar="PATH", help=f"the verdicts: {_JSON}")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.verify.command import verify
@@ -269,10 +268,7 @@ def _run(argv: list[str]) -> int:
     except SystemExit as stop:  # argparse, after --help and --version
         return int(stop.code or 0)
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        said = str(error) or "not enough memory; try a smaller batch_size= or data.size="
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            said += "; nothing was changed: make room, and use the same command again"
-        print(f"gcalign: {printable(said)}", file=sys.stderr)
+        print(f"gcalign: {printable(said(error))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         print(f"gcalign: {missing(error)}", file=sys.stderr)

@@ -91,7 +91,7 @@ def audit(
     if passes is not None:
         count("passes", passes, "0 leaves the plans of the batches as they are", least=0)
     options = Options(score, eps, relax, batch, passes, progress)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(count("seed", seed, "0 is usual", least=0))
     with torch.no_grad():
         x, y = as_embeddings(a, b, LEAST_PAIRS)
         if folds is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NoReturn
 
 Run = Callable[[argparse.Namespace], None]
@@ -42,11 +41,12 @@ def command(name: str, does: str, *, example: str) -> Callable[[Callable[[Parser
 
 def json_path(text: str) -> str:
     """The argument of `--json`, refused before the work if no file can be put there; `-` is standard output."""
-    if text != "-" and (Path(text).is_dir() or not Path(text).resolve().parent.is_dir()):
-        raise argparse.ArgumentTypeError(
-            f"{text} must be a file in a directory that exists; create {Path(text).parent}, or use -"
-        )
-    return text
+    from gcalign.lab.files import writable
+
+    try:
+        return text if text == "-" else str(writable("", text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; - is standard output") from None
 
 
 def subcommands(whole: argparse.ArgumentParser) -> dict[str, Parser]:

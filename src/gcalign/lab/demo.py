@@ -58,8 +58,8 @@ class Row:
 def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None, to_json: str | None = None) -> Path:
     """Train, probe, print the table, and write the report; what is done already is not done again."""
     path = output or str(Path(folder) / "report.html")
-    if output and (Path(output).suffix != ".html" or not Path(output).resolve().parent.is_dir()):
-        raise ValueError(f"-o {output} must be a .html file in a folder that exists; make the folder first")
+    if output:
+        files.writable("-o", output, (".html",))
     console = Console(stderr=True) if to_json == "-" else terminal.console(110)
     tasks = [("raw pixels", None), ("untrained encoder", None), *((name, noise) for noise in NOISE for name in METHODS)]
     jobs = min(JOBS, os.cpu_count() or 1)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import secrets
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gcalign.lab.limits import within
+from gcalign.lab.words import path_of
 
 CUT_SHORT = "a kill or a full disk cut it short"  # said of a last line that has no end
 _PART = ".part"
@@ -23,10 +25,8 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe does not wait for its
 
 def write(path: Path, content: str | bytes) -> None:
     """All or nothing, on disk before it has its name: readers and later runs never see half a file."""
-    if path.parent.resolve() == Path("/dev") or (path.exists() and not path.is_file()):
-        raise ValueError(f"{path} is a folder, a pipe or a device, which a file would replace; name a file")
+    part = _part_of(path)
     clean(path.parent, path.name)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_PART}")
     data = content.encode() if isinstance(content, str) else content
     try:
         with part.open("xb") as file:
@@ -35,10 +35,17 @@ def write(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # that a disk is full is said without the name of a file
+        error.filename, error.filename2 = str(path), None  # not the part's name; of a full disk, none is said
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def _part_of(path: Path) -> Path:
+    """Where the bytes of a file are until it is whole."""
+    if path.parent.resolve() == Path("/dev") or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path} is a folder, a pipe or a device, which a file would replace; name a file")
+    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_PART}")
 
 
 def clean(folder: Path, name: str | None = None) -> None:
@@ -69,14 +76,28 @@ def read(path: Path, name: str = "TEXT_BYTES") -> bytes:
         if not stat.S_ISREG(about.st_mode):
             raise ValueError(f"{path} is a pipe or a device; it must be a file")
         within(name, about.st_size, f"the number of bytes of {path}")
-        return file.read()
+        data = file.read()
+    if data is None:  # of /proc/kmsg and its like
+        raise ValueError(f"{path} has nothing to read yet; it must be a file")
+    return data
 
 
-def writable(option: str, path: str) -> Path:
-    """The path, if a file can be put there: better known before the run than after it."""
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise ValueError(f"{option}={path} must be a file in a directory that exists; create {target.parent}")
+def writable(option: str, path: str, suffixes: Sequence[str] = ()) -> Path:
+    """The path, if a file with such a name can be made there: better known before the work than after it."""
+    target = path_of(path)
+    named = f"{option} {path}".lstrip()
+    if (suffixes and target.suffix not in suffixes) or target.is_dir() or not target.resolve().parent.is_dir():
+        kind = f"a {', '.join(suffixes)} file" if suffixes else "a file"
+        raise ValueError(
+            f"{named} must be {kind} in a directory that exists; choose another name, or create the directory"
+        )
+    part = _part_of(target)
+    try:
+        part.touch(exist_ok=False)
+        part.unlink()
+    except OSError as error:
+        said = f"{named} cannot be written ({error.strerror}); choose a directory in which you can create files"
+        raise ValueError(said) from error
     return target
 
 
@@ -96,13 +117,17 @@ def to_json_file(path: str, payload: Any) -> None:
 def from_json(text: str | bytes, *, finite: bool = False) -> Any:
     """Plain values, or a ValueError whatever the text is."""
     try:
-        return json.loads(text, parse_constant=_refused if finite else None)
+        return json.loads(text, parse_constant=_refused, parse_float=_finite) if finite else json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _refused(constant: str) -> None:
+def _refused(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number")
+
+
+def _finite(text: str) -> float:
+    return float(text) if math.isfinite(float(text)) else _refused(text)
 
 
 def read_json_lines(

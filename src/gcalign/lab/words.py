@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from collections.abc import Iterator
@@ -39,6 +40,15 @@ def brief(error: BaseException) -> str:
     """What another library says, in a line."""
     said = " ".join(str(error).split())[:1000] or type(error).__name__
     return f"no {said}" if isinstance(error, KeyError) else said
+
+
+def said(error: BaseException) -> str:
+    """What ended a command, with what to do where Python or the system gives no more than the fact."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error}; nothing was changed: make room, and use the same command again"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}; check the name and the permissions, or choose another path"
+    return str(error) or "not enough memory; try a smaller batch_size= or data.size="
 
 
 @contextmanager

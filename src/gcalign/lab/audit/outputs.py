@@ -13,19 +13,12 @@ import numpy as np
 
 from gcalign.auditing.result import Audit
 from gcalign.lab import files
-from gcalign.lab.words import path_of
 
 TABLES = (".csv", ".json", ".parquet")
 
 
 def checked(option: str, path: str | None, suffixes: Sequence[str]) -> Path | None:
-    """The path, if a file can be put there: better known before the work than after it."""
-    if path is None:
-        return None
-    found = path_of(path)
-    if found.suffix not in suffixes or found.is_dir() or not found.resolve().parent.is_dir():
-        raise ValueError(f"{option} {path} must be a {', '.join(suffixes)} file in a folder that exists")
-    return found
+    return None if path is None else files.writable(option, path, suffixes)
 
 
 def columns(audit: Audit, names: Sequence[str] | None, worst: int | None = None) -> dict[str, list[Any]]:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gcalign.lab.commands import json_path
+
 Options = dict[str, Any]
 
 
@@ -142,7 +144,12 @@ def _common(parser: argparse.ArgumentParser, defaults: Options) -> None:
     def add(flag: str, **how: Any) -> None:
         parser.add_argument(f"--{flag}", default=defaults.get(flag, argparse.SUPPRESS), **how)
 
-    add("json", metavar="PATH", help="write the results to this JSON file; - writes only JSON to standard output")
+    add(
+        "json",
+        type=json_path,
+        metavar="PATH",
+        help="write the results to this JSON file; - writes only JSON to standard output",
+    )
     add("quick", action="store_true", help="run a tiny version, only to see that it works")
     add("threads", type=size, metavar="N", help="number of threads of torch (default: chosen by torch)")
     add("seed", type=int, metavar="N", help="random seed of the embeddings (default: 0)")

@@ -36,8 +36,6 @@ MEASUREMENTS: Mapping[str, Callable[..., BenchResult]] = {
 
 def bench(chosen: Mapping[str, Row], n_threads: int | None, to_json: str | None, to_plot: str | None) -> None:
     """Run the measurements named, each with its settings, on `n_threads` threads of torch."""
-    if to_json not in (None, "-"):
-        files.writable("--json", str(to_json))
     plot_path = None if to_plot is None else scaling.drawable(files.writable("--plot", to_plot))
     with threads(n_threads), terminal.Progress() as progress:
         found = machine.machine()

@@ -13,6 +13,7 @@ from torch import Tensor
 from gcalign.lab.data.catalogue import DataSet
 from gcalign.lab.data.encoded import Index, Records
 from gcalign.lab.data.tables import ArrowTable
+from gcalign.lab.words import explained
 
 
 def records(tables: Mapping[str, ArrowTable], split: str, data_set: DataSet) -> Records:
@@ -78,7 +79,8 @@ def _codes(
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """A column as numbers 0, 1, … and their names; None where the data set withholds the values."""
     values, rows = _distinct(table, column)
-    missing = np.isin(rows, [k for k, value in enumerate(values) if value is None or value == -1])  # -1: the hub's mark
+    none = [k for k, value in enumerate(values) if value is None or value == -1 or value != value]  # -1: the hub's mark
+    missing = np.isin(rows, none)
     if missing.all():
         return None, ()
     if missing.any():
@@ -90,7 +92,9 @@ def _codes(
     used = [values[k] for k in present]
     if names and all(isinstance(value, int) for value in used):
         if not 0 <= min(used) <= max(used) < len(names):
-            raise ValueError(f"{table.origin}: {column!r} spans {min(used)}..{max(used)}; there are {len(names)} names")
+            raise ValueError(
+                f"{table.origin}: {column!r} spans {min(used)}..{max(used)}; there are {len(names)} names: correct one"
+            )
         codes, vocabulary = {value: int(value) for value in used}, names
     else:
         # of all splits, so that a class absent from one does not shift the numbers of the others
@@ -117,5 +121,7 @@ def _distinct(table: ArrowTable, column: str) -> tuple[list[Any], Index]:
     coded = stored.unify_dictionaries() if pa.types.is_dictionary(stored.type) else pc.dictionary_encode(stored)
     whole = coded.combine_chunks()
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    values = [*whole.dictionary.to_pylist(), None]
+    remedy = "store numbers or texts"  # a time may be one that Python does not have
+    with explained(f"{table.origin}: {column!r} cannot be read", remedy, OverflowError, ValueError):
+        values = [*whole.dictionary.to_pylist(), None]
     return values, whole.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False).astype(np.int64)

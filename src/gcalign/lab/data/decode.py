@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from gcalign.lab import files
@@ -65,6 +65,8 @@ def short_side(raw: Raw) -> int:
 def pixels_of(raw: Raw | Image.Image, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
     """RGB, the shorter side brought to `size`, the square in the middle."""
     image = _opened(raw)
+    if "exif" in image.info:  # cameras store a photo as the sensor saw it, and how to turn it
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey at 255, which is white
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):

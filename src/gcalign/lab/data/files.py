@@ -54,8 +54,8 @@ def _divided(root: Path) -> dict[str, Path]:
 def _folder_records(folder: Path, classes: tuple[str, ...]) -> Records:
     """The images of one split: loose and unlabelled, or in the folders of these classes."""
     others: Counter[str] = Counter()
-    with os.scandir(folder) as entries:
-        loose = sorted(_chosen([entry.name for entry in entries if entry.is_file()], others))
+    _, _, inside_it = next(os.walk(folder), ("", [], []))  # all that is no folder: its reader says if it is no file
+    loose = sorted(_chosen(inside_it, others))
     files, sizes = Files(folder), []
     for name in classes:
         files.add(inside := _under(folder, name, others))

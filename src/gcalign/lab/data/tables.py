@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -64,6 +65,8 @@ class ArrowTable(Table, ABC):
 
     def __init__(self, schema: Any, origin: str) -> None:
         self.schema, self.origin, self.columns = schema, origin, tuple(schema.names)
+        if twice := [name for name, times in Counter(self.columns).items() if times > 1]:
+            raise ValueError(f"{origin} has two columns called {twice[0]!r}; each needs its own name: rename one")
 
     @abstractmethod
     def column(self, name: str) -> Any:

@@ -16,6 +16,7 @@ from gcalign.lab.experiments.planned_claims import SECTIONS
 from gcalign.lab.experiments.sheets import escaped
 from gcalign.lab.experiments.statistics import holm
 from gcalign.lab.experiments.verdicts import ALPHA, EmpiricalClaim, Results, Verdict, Word
+from gcalign.lab.words import path_of
 
 if TYPE_CHECKING:
     from gcalign.lab import verify
@@ -106,12 +107,14 @@ def claims(
     folder: str, *, scale: str, write: str | None = None, to_json: str | None = None, theorems: bool = False
 ) -> None:
     """Judge every claim and print what came out; `theorems` runs the checks of `gcalign verify` as well."""
+    if write is not None:
+        path_of(write).parent.mkdir(parents=True, exist_ok=True)
+        files.writable("--write", write)
     results = loaded(Path(folder), scale)
     found = judged(results)
     proofs = _verified() if theorems else []
     if write is not None:
-        Path(write).parent.mkdir(parents=True, exist_ok=True)
-        files.write(Path(write), markdown(found, results, proofs))
+        files.write(path_of(write), markdown(found, results, proofs))
     if to_json is not None:
         content = {"scale": scale, "claims": [j.as_dict() for j in found], "theorems": [asdict(v) for v in proofs]}
         files.to_json_file(to_json, content)

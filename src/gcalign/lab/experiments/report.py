@@ -43,9 +43,7 @@ def report(
 
     Of runs that others made, `encoders` of the user's own are imported and data within `roots` is read; nothing else.
     """
-    path = path_of(output)
-    if path.suffix != ".html" or not path.resolve().parent.is_dir():
-        raise ValueError(f"-o {output} must be a .html file in a folder that exists")
+    path = files.writable("-o", output, (".html",))
     count("--runs-shown", shown, "9 is one of each method of the paper", least=0)
     if not 2 <= count("--images", images, "256 is usual") <= MOST:
         raise ValueError(f"--images={images} must be between 2 and {MOST}; 256 is usual")

@@ -25,7 +25,7 @@ from gcalign.lab.training.container import read, save
 from gcalign.lab.training.ready import Encoder
 from gcalign.lab.training.runs import Run, load_encoder, weights_of
 from gcalign.lab.training.use import words
-from gcalign.lab.words import path_of, printable
+from gcalign.lab.words import explained, path_of, printable
 
 TOLERANCE = 1e-4  # of the largest feature: other programs round differently
 _NEEDS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch-export": (), "safetensors": ("safetensors",)}
@@ -66,7 +66,8 @@ def export(overrides: Sequence[str], output: str) -> Path:
         expected = FromPixels(encoder)(images)
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
-        part.mkdir(parents=True)
+        with explained(f"-o {output} cannot be made", "choose a directory in which you can create files", OSError):
+            part.mkdir(parents=True)
         again = _KINDS[kind](encoder, config, part / _FILES[kind])
         found = again(images)
         error = float((found - expected).abs().max())

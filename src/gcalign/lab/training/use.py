@@ -219,9 +219,7 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     paired = _is_paired(overrides)
     known = (*pair_use.WORDS, "column") if paired else ("run", "encoder", "split", "device", *CORRUPTION, *DATA)
     given = words(overrides, known, ("run",))
-    path = path_of(output)
-    if path.suffix != ".parquet" or not path.resolve().parent.is_dir():
-        raise ValueError(f"-o {output} must be a .parquet file in a folder that exists")
+    path = files.writable("-o", output, (".parquet",))
     device, run = device_of(given), Run.at(given["run"])
     if paired:
         check_trusted(run, run.config().data, given)
@@ -242,7 +240,8 @@ def _embedded(run: Run, given: dict[str, str], device: str, progress: bool) -> t
     features = extract(load_encoder(run.path, encoder=given.get("encoder")), images, device=device, progress=progress)
     columns: dict[str, Any] = {"index": list(range(len(images)))}
     if images.places:
-        columns["image"] = list(images.places)
+        # undecodable bytes of a name are spelt out: parquet holds UTF-8 alone
+        columns["image"] = [place.encode("utf-8", "backslashreplace").decode() for place in images.places]
     for name, values in (("label", images.labels), ("domain", images.domains)):
         if values is not None:
             columns[name] = values.numpy()

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcalign.lab import terminal
-from gcalign.lab.files import to_json_file, writable
+from gcalign.lab.files import to_json_file
 from gcalign.lab.terminal import fitting
 from gcalign.lab.verify.claims import Claim, ClaimCheck, Outcome, named, replay, run
 
@@ -22,8 +22,6 @@ _WIDTH = 140  # where the output is no terminal and has no width of its own
 
 def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_json: str | None) -> None:
     """Check the claims named, or replay one case of them, and print what came out."""
-    if to_json not in (None, "-"):
-        writable("--json", str(to_json))
     payload: dict[str, Any] = {"gcalign": version("gcalign"), "seed": seed}
     if case is None:
         verdicts = run(only, seed=seed, cases=cases)
