@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from gcalign import cli
 from gcalign.lab import files
+from gcalign.lab.data.images import InMemory, described
 from gcalign.lab.data.sources import load
 
 # output
@@ -168,3 +170,9 @@ def test_a_result_that_is_not_finite_is_left_out_and_named(tmp_path, number):
     path.write_text(f'{{"value": 1.5e3}}\n{{"value": {number}}}\n')
     with pytest.warns(UserWarning, match=f"line 2 is left out \\({number} is not a number\\)"):
         assert files.read_json_lines(path) == [{"value": 1500.0}]
+
+
+def test_a_class_name_is_said_in_a_line():
+    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    about = {"name": "x", "split": "train", "labels": torch.arange(2), "classes": ("two\nlines", "a" * 10**6)}
+    assert described(InMemory(pixels, **about)).endswith(f"2 classes (two lines, {'a' * 39}…)")

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import stat
 import sys
 import warnings
@@ -25,7 +26,7 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a pipe does not wait for its
 
 def write(path: Path, content: str | bytes) -> None:
     """All or nothing, on disk before it has its name: readers and later runs never see half a file."""
-    part = _part_of(path)
+    part = part_of(path)
     clean(path.parent, path.name)
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -41,8 +42,8 @@ def write(path: Path, content: str | bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def _part_of(path: Path) -> Path:
-    """Where the bytes of a file are until it is whole."""
+def part_of(path: Path) -> Path:
+    """Where a file or folder is made until it is whole."""
     if path.parent.resolve() == Path("/dev") or (path.exists() and not path.is_file()):
         raise ValueError(f"{path} is a folder, a pipe or a device, which a file would replace; name a file")
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_PART}")
@@ -55,7 +56,10 @@ def clean(folder: Path, name: str | None = None) -> None:
         if len(rest) < 2:
             continue
         if name is None or (of == name and not is_alive(rest[0])):
-            part.unlink(missing_ok=True)
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
 
 
 def is_alive(pid: int | str) -> bool:
@@ -91,7 +95,7 @@ def writable(option: str, path: str, suffixes: Sequence[str] = ()) -> Path:
         raise ValueError(
             f"{named} must be {kind} in a directory that exists; choose another name, or create the directory"
         )
-    part = _part_of(target)
+    part = part_of(target)
     try:
         part.touch(exist_ok=False)
         part.unlink()

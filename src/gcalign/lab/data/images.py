@@ -76,9 +76,14 @@ def described(images: Images) -> str:
     ):
         if codes is not None:
             found = int(codes.unique().numel())
-            shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+            shown = ", ".join(map(_in_a_line, names[:4])) + (", …" if len(names) > 4 else "")
             said += f", {found} {kinds[found != 1]}" + (f" ({shown})" if shown else "")
     return "\n  ".join([said, *images.notes])
+
+
+def _in_a_line(name: str) -> str:
+    said = " ".join(name.split())
+    return said if len(said) <= 40 else f"{said[:39]}…"
 
 
 class InMemory(Images):

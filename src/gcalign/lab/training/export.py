@@ -7,7 +7,6 @@ import importlib.util
 import io
 import json
 import os
-import secrets
 import shutil
 import tempfile
 import warnings
@@ -64,7 +63,8 @@ def export(overrides: Sequence[str], output: str) -> Path:
     images = torch.rand(5, *encoder.shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = FromPixels(encoder)(images)
-    part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    part = files.part_of(folder)
+    files.clean(folder.parent, folder.name)
     try:
         with explained(f"-o {output} cannot be made", "choose a directory in which you can create files", OSError):
             part.mkdir(parents=True)
