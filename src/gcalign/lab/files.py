@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gcalign.lab.limits import within
-from gcalign.lab.words import path_of
+from gcalign.lab.words import FULL, path_of
 
 CUT_SHORT = "a kill or a full disk cut it short"  # said of a last line that has no end
 _PART = ".part"
@@ -100,6 +100,9 @@ def writable(option: str, path: str, suffixes: Sequence[str] = ()) -> Path:
         part.touch(exist_ok=False)
         part.unlink()
     except OSError as error:
+        if error.errno in FULL:
+            error.filename, error.filename2 = str(target), None
+            raise
         said = f"{named} cannot be written ({error.strerror}); choose a directory in which you can create files"
         raise ValueError(said) from error
     return target

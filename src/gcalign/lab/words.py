@@ -31,6 +31,9 @@ def _escaped(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, or of what a user may have of it
+
+
 def printable(text: object) -> str:
     """Text for a terminal: control characters and undecodable bytes of a name are shown, not sent."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
@@ -44,7 +47,7 @@ def brief(error: BaseException) -> str:
 
 def said(error: BaseException) -> str:
     """What ended a command, with what to do where Python or the system gives no more than the fact."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in FULL:
         return f"{error}; nothing was changed: make room, and use the same command again"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}; check the name and the permissions, or choose another path"
