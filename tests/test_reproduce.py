@@ -552,6 +552,20 @@ def test_a_hydra_launcher_does_the_jobs_and_reports_what_failed(tmp_path, monkey
     assert launch.launch([good], TINY, "runs", launcher="basic", title="again") == []
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the plugins
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
+def test_a_plugin_does_the_jobs(launcher, tmp_path, monkeypatch):
+    try:
+        launch.check(launcher)
+    except ValueError as missing:
+        pytest.skip(str(missing))
+    monkeypatch.chdir(tmp_path)
+    jobs = [quick(), quick(seed=1)]
+    assert launch.launch(jobs, TINY, "runs", launcher=launcher, title=launcher) == []
+    assert all(sweep.finished(job, TINY, "runs") for job in jobs)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     return tmp_path_factory.mktemp("tiny")
