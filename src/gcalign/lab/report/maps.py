@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -31,12 +33,14 @@ def principal(h: Tensor) -> tuple[Tensor, float]:  # [n, D] -> [n, 2], share of 
 
 def neighbourly(h: Tensor) -> Tensor | None:  # [n, 2]
     """UMAP by cosine, the same for the same embeddings; None where `umap-learn` is not installed."""
-    try:
-        from umap import UMAP
-    except ImportError:
-        return None
-    fit = UMAP(n_neighbors=15, metric="cosine", random_state=0, n_jobs=1)
-    return torch.from_numpy(fit.fit_transform(h.numpy())).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about libraries that it could also use
+        try:
+            from umap import UMAP
+        except ImportError:
+            return None
+        fit = UMAP(n_neighbors=15, metric="cosine", random_state=0, n_jobs=1)
+        return torch.from_numpy(fit.fit_transform(h.numpy())).double()
 
 
 def fitted(points: Tensor) -> Tensor:  # [n, 2]
