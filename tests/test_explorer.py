@@ -140,6 +140,13 @@ def opened(browser):
     assert browser.errors == []
 
 
+@in_browser
+@pytest.mark.slow
+def test_the_way_home_exists_in_a_checkout(opened):
+    assert opened.run("document.getElementById('home').getAttribute('href')") == "../index.md"
+    assert (PAGE / "../index.md").exists()
+
+
 def facts(browser) -> dict[str, str]:
     script = "Object.fromEntries([...document.querySelectorAll('#facts div')].map((d) => [...d.children].map((c) => c.textContent)))"
     return browser.run(script)

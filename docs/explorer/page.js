@@ -417,6 +417,7 @@ function listen() {
   addEventListener("hashchange", () => { Object.assign(state, START); recall(); show(); restart(); });
 }
 
+if (location.pathname.endsWith("/docs/explorer/index.html")) byId("home").href = "../index.md"; // in a checkout, not in the site
 recall();
 show();
 listen();
