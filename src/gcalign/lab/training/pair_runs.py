@@ -142,7 +142,7 @@ class Encoders(nn.Module):
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the sides."""
-        return tuple(side.side.name for side in self.sides)  # type: ignore[union-attr, misc]
+        return tuple(side.side.name for side in self.sides)  # type: ignore[union-attr, misc]  # each is a SideEncoder
 
     def __getitem__(self, column: str) -> SideEncoder:
         parts = {part: k for k, name in enumerate(self.columns) for part in (name, *name.split("+"))}
