@@ -4,38 +4,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.nn.functional import pad
 
-from gcalign.batch import PerSide, Sides, as_sides, check_embeddings, refuse_non_finite
-from gcalign.constraints import Columns, Constraint, Rows
+from gcalign.batch import (
+    Inputs, Side, Sides, as_sides, check_embeddings, check_negatives, inputs_of, per_sample, refuse_non_finite,
+)  # fmt: skip
+from gcalign.constraints import Constraint
 from gcalign.divergences import Divergence
+from gcalign.entries import Entries
 from gcalign.errors import one_of
 from gcalign.geometry import Entropic, Geometry
-from gcalign.kernels import Kernel, as_kernel
+from gcalign.kernels import Factors, Kernel, as_kernel
 from gcalign.multi import joint_plan
 from gcalign.objective import Objective, refuse_loss, refuse_unread
 from gcalign.plan import Plan
-from gcalign.queue import Queue, beside
 from gcalign.targets import Identity, Labels, Target, Weighted, as_target
-from gcalign.transport import op
-from gcalign.transport.distributed import exchange_headers, group_name, joined, shard, warn_alone
-from gcalign.transport.operators.sources import Given, Inner, Source, without_itself
-from gcalign.transport.problem import Choice, Form, Options, Problem, as_constraints, choose, name_of
+from gcalign.transport import operator
+from gcalign.transport.distributed import exchange_headers, gathered, group_name, joined, shard, warn_alone
+from gcalign.transport.gradients import Choice, Reads
+from gcalign.transport.operators.sharded import Shard
+from gcalign.transport.operators.sources import Given, Inner, Mask, Source, without_itself
+from gcalign.transport.problem import Options, Problem, as_constraints
 from gcalign.transport.support import Full, Groups
+from gcalign.transport.validation import values_readable
 from gcalign.transport.warm import Memory
 
 LAYOUTS = {"cross": Sides.in_cross, "joint": Sides.in_joint}
 _HALF = (torch.float16, torch.bfloat16)
+_ENTROPIC = Entropic()
+_OPTIONS = tuple(
+    field.name for field in fields(Options) if field.init
+)  # attributes that are read from and written to `options`
+_OF_PARTS = {  # settings that belong to a part, and the call that sets them
+    "eps": "kernel = gcalign.Cosine(eps)", "learnable": "kernel = gcalign.Cosine(eps, learnable=True)",
+    "q": "divergence = gcalign.Robust(q, lam)", "lam": "divergence = gcalign.Robust(q, lam)",
+    "scale": "divergence = gcalign.Robust(q, lam, scale)", "relax": "constraints = (gcalign.Rows(0.2), gcalign.Columns(0.2))",
+    "w_kl": "divergence = gcalign.KL() + 0.02 * gcalign.Robust(q, lam)", "weight": "divergence = …",
+    "w_robust": "divergence = gcalign.KL() + 0.02 * gcalign.Robust(q, lam)",
+}  # fmt: skip
 
 
 class Alignment(Objective):
     """min_θ d_M(P_tgt ‖ P_θ) with P_θ = argmin_{P ∈ B} h(P) + d_Γ(P ‖ K_θ) (Eq. 8, eq:mainobj), as a criterion.
 
-    It prints as its composition. See `Objective` for what a call takes.
+    It prints as its composition, and it computes what it prints: every argument below is an attribute that can be set.
+    See `Objective` for what a call takes.
 
     Args:
         kernel: K_θ, a `Kernel` or any callable (x, y) → log K, whose matrix is then stored whole.
@@ -46,11 +65,14 @@ class Alignment(Objective):
         layout: "cross" has first views along the rows and second views along the columns; "joint" has all embeddings on
             both sides, and none is matched with itself.
         reduction: "mean", or "none" for the loss of each row.
-        iterations: the most. Fewer than 20 are done one by one, as in the paper. From 20 on they mean "to convergence"
-            and are accelerated.
+        iterations: the most.
         tol: ends iterations early, relative to the distance between plan and target; 0 never does.
         gradient: "auto", "envelope", "implicit", "truncated" or "unrolled". All are exact; `explain` says which one
-            runs. "unrolled" is plain autograd through every iteration, and the one with second derivatives.
+            runs. If a plan has not converged, "envelope" and "implicit" differentiate its iterations, as "truncated"
+            does. "unrolled" is plain autograd through every iteration, and the one with second derivatives.
+        accelerate: whether iterations are accelerated where only their fixed point counts, not the way to it. "auto":
+            from 20 iterations on, which mean "to convergence"; fewer are done one by one, as in the paper. `explain`
+            says what runs.
         block: rows of the kernel held at once. None: all; "auto": all if they fit in memory.
         cache: "half" keeps a float16 copy of the kernel while streaming.
         gather: whether to join the batches of all processes; a process group joins those of its ranks.
@@ -78,6 +100,7 @@ class Alignment(Objective):
         iterations: int = 10,
         tol: float = 1e-6,
         gradient: str = "auto",
+        accelerate: bool | str = "auto",
         block: int | str | None = None,
         cache: str | None = None,
         gather: bool | dist.ProcessGroup = True,
@@ -85,223 +108,223 @@ class Alignment(Objective):
         check_finite: bool = True,
     ) -> None:
         super().__init__()
-        self.kernel = as_kernel(kernel)
-        self.constraints = as_constraints(constraints)
-        if not isinstance(divergence, Divergence):
-            raise TypeError(f"divergence={divergence!r} is not a Divergence; try gcalign.KL()")
-        self.divergence = divergence
-        if geometry is not None and not isinstance(geometry, Geometry):
-            raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5), or leave it out")
-        self.target = as_target(target)
-        self.geometry, self._entropic = geometry, Entropic()
-        self.layout = one_of("layout", layout, LAYOUTS)
-        self.reduction = one_of("reduction", reduction, ("mean", "none"))
-        self.options = Options(iterations, tol, gradient, block, cache)
-        self.gather = bool(gather)
-        self.group = group_name(gather)
-        self.memory = Memory() if warm_start else None
-        self.check_finite = check_finite
-        self.form = name_of(self._form())
+        self.options = Options(iterations, tol, gradient, accelerate, block, cache, check_finite)
+        self.kernel, self.constraints, self.divergence = kernel, constraints, divergence
+        self.target, self.geometry, self.layout, self.reduction = target, geometry, layout, reduction
+        self.gather = gather
+        self.warm_start = warm_start
 
-    def _form(self) -> Form:
-        """What the solver must know of this criterion, the same for every batch."""
-        d = self.divergence
-        rows, columns = (next((c.h for c in self.constraints if isinstance(c, kind)), None) for kind in (Rows, Columns))
-        # a loss for each row may be weighted, and P − T is the gradient of their mean alone
-        dual = self.reduction == "mean" and d.has_dual(rows, columns)
-        return Form(
-            rows,
-            columns,
-            self.options,
-            d.statistics,
-            d.powers,
-            d.reads_entries,
-            d.needs_columns,
-            dual,
-            group=self.group,
-            check_finite=self.check_finite,
-        )
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what the criterion computes; a part is checked as in the constructor."""
+        if name in _OPTIONS:
+            name, value = "options", replace(self.options, **{name: value})
+        elif name in _CHECKS:
+            value = _CHECKS[name](value)
+        elif name in _OF_PARTS:
+            raise AttributeError(f"{name} belongs to a part of the criterion; set criterion.{_OF_PARTS[name]}")
+        elif name == "gather":
+            super().__setattr__("group", group_name(value))  # a name, so that the criterion can be copied
+            value = bool(value)
+        elif name == "warm_start":
+            super().__setattr__("memory", Memory() if value else None)
+        super().__setattr__(name, value)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's own
-        self.form = name_of(self._form())  # names are of one process
+    def __getattr__(self, name: str) -> Any:
+        if name in _OPTIONS:
+            return getattr(self.options, name)
+        return super().__getattr__(name)
 
-    def forward(
-        self,
-        z1: Tensor | Sequence[Tensor],
-        z2: Tensor | None = None,
-        *,
-        labels: PerSide | None = None,
-        domains: PerSide | None = None,
-        ids: PerSide | None = None,
-        weights: PerSide | None = None,
-        target: Tensor | Target | None = None,
-        queue: Queue | None = None,
-        rows: int | None = None,
-        multi: str = "pairwise",
-    ) -> Tensor:
-        known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
-        if not isinstance(z1, Tensor) or rows is not None:
-            return self._several(z1 if z2 is None else [z1, z2], rows, multi, known, target=target, queue=queue)
-        if not self.gather:
+    # --- the loss: problem → plan → divergence ----------------------------------------------------------------
+
+    def _loss(self, z1: Tensor, z2: Tensor | None, inputs: Inputs) -> Tensor:
+        if not self.gather and dist.is_available() and dist.is_initialized():
             warn_alone()
         with torch.autocast(z1.device.type, enabled=False):
-            problem = self.problem(z1, z2, known, target, self.gather, queue)  # K_θ, B, P_tgt of this batch
-            plan = self._solved(problem)  # P_θ, with its gradient
-            loss = self.divergence.value(plan) if self.reduction == "mean" else self.divergence.per_row(plan)
-        if self.check_finite and not torch.compiler.is_compiling():
+            problem = self._problem(z1, z2, inputs, self.gather)  # K_θ, B, P_tgt of this batch
+            plan = self._solve(problem)  # P_θ, with its gradient
+            loss = self._value(plan)  # d_M(P_tgt ‖ P_θ)
+        if self.options.check_finite and not torch.compiler.is_compiling():
             total = loss if self.reduction == "mean" else loss.detach().sum()
             if not math.isfinite(total.item()):  # one number tells
                 refuse_loss(self, loss, z1, z1 if z2 is None else z2)
-        return loss  # d_M(P_tgt ‖ P_θ)
+        return loss
+
+    def _value(self, plan: Plan) -> Tensor:
+        if self.reduction == "mean":
+            return self.divergence.value(plan)
+        losses = self.divergence.per_row(plan)
+        return torch.where(plan.target.mu > 0, losses, 0) if plan.unpaired_rows else losses
+
+    def _solve(self, problem: Problem) -> Plan:
+        plan = operator.solve(problem, self.options, self._reads(problem))
+        if self.memory is not None:
+            assert problem.sides is not None
+            self.memory.keep(problem.sides, plan.log_v)
+        return plan
+
+    def _reads(self, problem: Problem) -> Reads:
+        """What the divergence reads of a plan."""
+        d = self.divergence
+        rows, columns = (None if side is None else side.penalty for side in (problem.rows, problem.columns))
+        # a loss for each row may be weighted, and P − T is the gradient of their mean alone
+        dual = self.reduction == "mean" and d.has_dual(rows, columns)
+        return Reads(d.statistics, d.powers, d.reads_entries, d.needs_columns, dual)
 
     def _jointly(self, views: Sequence[Tensor]) -> Tensor:
         usual = isinstance(self.target, Identity) and self.layout == "cross" and self.geometry is None
-        if not usual or self.memory is not None or shard(self.gather, self.group) is not None:
+        if not usual or self.memory is not None or (self.gather and shard(self.group) is not None):
             raise ValueError(
                 f"multi='joint' needs the target Identity(), layout='cross', the entropic geometry and one process; "
                 f"{self!r} has another, so use multi='pairwise'"
             )
         with torch.autocast(views[0].device.type, enabled=False):
-            plan = joint_plan(views, self.kernel, self.constraints, self.divergence, self.options)
-            loss = self.divergence.value(plan) if self.reduction == "mean" else self.divergence.per_row(plan)
-        if self.check_finite and not math.isfinite(loss.detach().sum().item()):
+            loss = self._value(joint_plan(views, self.kernel, self.constraints, self.divergence, self.options))
+        if self.options.check_finite and not math.isfinite(loss.detach().sum().item()):
             refuse_loss(self, loss, views[0], torch.cat(list(views[1:])))
         return loss.to(torch.float32 if views[0].dtype in _HALF else views[0].dtype)
 
     @torch.no_grad()
-    def plan(
-        self,
-        z1: Tensor,
-        z2: Tensor | None = None,
-        *,
-        target: Tensor | Target | None = None,
-        queue: Queue | None = None,
-        gather: bool = False,
-        **known: PerSide | None,
-    ) -> Plan:
+    def plan(self, z1: Tensor, z2: Tensor | None = None, *, gather: bool = False, **inputs: Any) -> Plan:
         """P_θ, without gradient; takes what the criterion takes.
 
         In a process group it is the plan of this rank's batch, so that one rank can look at it alone; `gather=True` is
         the plan of the joined batch, and then every rank must call it.
         """
-        with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
-            return self._solved(self.problem(z1, z2, known, target, gather and self.gather, queue)).clone()
+        return self._solve(self.problem(z1, z2, gather=gather and self.gather, **inputs)).clone()
 
-    def explain(
-        self,
-        z1: Tensor,
-        z2: Tensor | None = None,
-        *,
-        target: Tensor | Target | None = None,
-        queue: Queue | None = None,
-        **known: PerSide | None,
-    ) -> Choice:
-        """Which gradient mode runs on such a batch, and why."""
+    def explain(self, z1: Tensor, z2: Tensor | None = None, **inputs: Any) -> Choice:
+        """Which gradient mode runs on such a batch, how the plan is solved, and why."""
         z1 = z1.detach().requires_grad_() if isinstance(z1, Tensor) else z1  # as in training
         z2 = z2.detach().requires_grad_() if isinstance(z2, Tensor) else z2
-        with torch.enable_grad(), torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
-            problem = self.problem(z1, z2, known, target, False, queue)
-            if not problem.only_marginals:
-                return Choice(
-                    "unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps"
-                )
-            sides = sum(side is not None for side in (problem.rows, problem.columns))
-            about: dict[str, Any] = {"constrained": sides, "dual": self._form().dual, "feasible": problem.feasible}
-            if self.options.gradient == "envelope":  # refused without solving where it would be wrong
-                choose(self.options, converged=True, **about)
-            plan = self._solved(problem)
-        choice = choose(self.options, converged=plan.converged, **about)
-        if choice.mode == "implicit" and plan.progress[4]:  # after plain scalings
-            how = "in one step" if sides == 1 else "by reversing its stored iterations, which is exact as well"
-            return Choice("implicit", f"{choice.reason}; {how}")
-        return choice
+        with torch.enable_grad():
+            problem = self.problem(z1, z2, **inputs)
+        return operator.explain(problem, self.options, self._reads(problem))
 
-    def problem(
-        self,
-        z1: Tensor,
-        z2: Tensor | None,
-        known: dict[str, PerSide | None],
-        target: Tensor | Target | None = None,
-        gather: bool = False,
-        queue: Queue | None = None,
-    ) -> Problem:
+    # --- the problem of a batch -------------------------------------------------------------------------------
+
+    def problem(self, z1: Tensor, z2: Tensor | None = None, *, gather: bool = False, **inputs: Any) -> Problem:
         """What is to be solved for a batch, of this process or, with `gather`, of all. Without z2, z1 is both sides."""
-        if self.memory is not None and torch.compiler.is_compiling():
-            raise ValueError("warm_start=True is not for torch.compile; leave one of them out")
-        share, alone = shard(gather, self.group), z2 is None
-        z2 = z1 if z2 is None else z2
+        with torch.autocast(z1.device.type if isinstance(z1, Tensor) else "cpu", enabled=False):
+            return self._problem(z1, z2, inputs_of(inputs), gather)
+
+    def _problem(self, z1: Tensor, z2: Tensor | None, inputs: Inputs, gather: bool) -> Problem:
+        if self.memory is not None:
+            self._check_warm_start(inputs)
+        alone, several = z2 is None, gather and dist.is_available() and dist.is_initialized()
+        share = shard(self.group) if several else None
+        target = self._target(inputs, alone)
+        first, second, negatives, allowed = self._inputs(z1, z1 if z2 is None else z2, inputs, target, share)
+        sides = Sides(first, first, joint=True) if alone else LAYOUTS[self.layout](first, second)
+        value = self.kernel.eps if self.geometry is None else self.geometry.eps
+        dtype, device = first.features.dtype, first.features.device
+        eps = torch.as_tensor(value, dtype=dtype, device=device)
+        support = target.on(sides, dtype)
+        if isinstance(support, Groups) and self.divergence.reads_entries:
+            support = Full(support.dense())
+        constraints, own, mask, unpaired_rows = self.constraints, None, None, False
+        if not support.complete or (allowed, sides.rows.groups, inputs.queue, negatives) != (None,) * 4:
+            entries = Entries(sides, support, constraints).without(allowed).checked(target)
+            if inputs.queue is not None:
+                entries = entries.with_queue(inputs.queue)
+            if negatives is not None:
+                entries = entries.with_negatives(negatives)
+            sides, support, constraints = entries.sides, entries.support, entries.constraints
+            own, mask, unpaired_rows = entries.own, entries.mask, entries.unpaired_rows
+        return Problem.of(
+            self._source(sides, own, mask),
+            constraints,
+            _ENTROPIC if self.geometry is None else self.geometry,
+            eps,
+            support,
+            unpaired_rows=unpaired_rows,
+            sides=sides,
+            eps_value=math.nan if isinstance(value, Tensor) else float(value),
+            shard=share,
+            start=None if self.memory is None else self.memory.recall(sides, eps),
+        )
+
+    def _inputs(
+        self, z1: Tensor, z2: Tensor, inputs: Inputs, target: Target, share: Shard | None
+    ) -> tuple[Side, Side, Tensor | None, Tensor | None]:
+        """Both sides, negatives and allowed pairs, checked, and of all ranks if there are several."""
+        negatives, allowed = inputs.negatives, inputs.allowed
         try:
             check_embeddings(z1, z2, alone=share is None)
-            if share is not None and self.check_finite and not torch.compiler.is_compiling():
+            if share is not None and self.options.check_finite and values_readable():
                 refuse_non_finite(z1, z2)  # the others must not wait for a batch that is refused later
             dtype = torch.float32 if z1.dtype in _HALF else z1.dtype  # half precision is computed in float32
-            chosen = self._target(known, target, alone)
-            batch = as_sides(z1.to(dtype), z2.to(dtype), known, chosen.reads)
+            first, second = as_sides(z1.to(dtype), z2.to(dtype), inputs, target.reads)
+            if negatives is not None:
+                check_negatives(negatives, z1)
+                negatives = negatives.to(dtype)
+            if share is not None and allowed is not None and self.layout == "joint":
+                raise ValueError("allowed= cannot be joined over ranks in the joint layout; use groups=")
         except (TypeError, ValueError):
             if share is not None:  # the others wait to hear of this rank's batch
                 exchange_headers(share, None, z1.device if isinstance(z1, Tensor) else torch.device("cpu"))
             raise
-        if share is not None:
-            sizes = exchange_headers(share, batch, z1.device)
-            first = joined(share, batch[0], [k for k, _ in sizes])
-            batch = first, first if alone else joined(share, batch[1], [k for _, k in sizes])
-        sides = Sides(batch[0], batch[0], joint=True) if alone else LAYOUTS[self.layout](*batch)
+        if share is None:
+            return first, second, negatives, allowed
         value = self.kernel.eps if self.geometry is None else self.geometry.eps
-        eps = torch.as_tensor(value, dtype=dtype, device=z1.device)
-        support, constraints, allowed = chosen.on(sides, dtype), self.constraints, None
-        if isinstance(support, Groups) and self.divergence.reads_entries:
-            support = Full(support.dense())
-        if queue is not None:
-            if self.memory is not None:
-                raise ValueError("warm_start=True stores potentials by id, and a queue has none; leave one out")
-            sides, support, constraints, allowed = beside(queue, sides, support, constraints, self.options.long)
-        start = None if self.memory is None else self.memory.recall(sides, eps)
-        return Problem.of(
-            self._source(sides, allowed),
-            constraints,
-            self._entropic if self.geometry is None else self.geometry,
-            eps,
-            support,
-            sides=sides,
-            eps_value=math.nan if isinstance(value, Tensor) else float(value),
-            shard=share,
-            start=start,
+        eps = float(value) if values_readable() else 0.0
+        sizes = exchange_headers(
+            share, (first, second), z1.device, negatives=negatives, criterion=self._identity(), eps=eps
         )
+        rows, columns, more = ([size[k] for size in sizes] for k in range(3))
+        both = joined(share, first, rows)
+        if allowed is not None:  # pairs with other ranks are allowed
+            before = sum(columns[: share.rank])
+            wide = pad(allowed, (before, sum(columns) - before - columns[share.rank]), value=True)
+            allowed = gathered(share, wide.to(torch.uint8), rows) > 0
+        if negatives is not None:
+            negatives = gathered(share, negatives, more)
+        return both, both if z1 is z2 else joined(share, second, columns), negatives, allowed
 
-    def _target(self, known: dict[str, PerSide | None], target: Tensor | Target | None, alone: bool = False) -> Target:
-        chosen = self.target if target is None else as_target(target)
-        if alone and target is None:
-            if known.get("labels") is not None and "labels" not in chosen.reads:
-                chosen = Labels()
-            elif known.get("ids") is None and "ids" in chosen.reads:
+    def _identity(self) -> str:
+        """The criterion in words, without the value of a learnt ε."""
+        return repr(self) if not self.kernel.learnable else repr(self).replace(repr(self.kernel), "learnt kernel", 1)
+
+    def _check_warm_start(self, inputs: Inputs) -> None:
+        if torch.compiler.is_compiling():
+            raise ValueError("warm_start=True is not for torch.compile; leave one of them out")
+        for name in ("queue", "negatives"):
+            if getattr(inputs, name) is not None:
+                raise ValueError(f"warm_start=True stores potentials by id, and {name}= has none; leave one out")
+
+    def _target(self, inputs: Inputs, alone: bool) -> Target:
+        target = self.target if inputs.target is None else as_target(inputs.target)
+        if alone and inputs.target is None:
+            if inputs.labels is not None and "labels" not in target.reads:
+                target = Labels()
+            elif inputs.ids is None and "ids" in target.reads:
                 raise ValueError(
                     "there is one tensor and nothing says which of its rows belong together; call "
                     "criterion(z, labels=y), or criterion(z1, z2) with two views"
                 )
-        if known.get("weights") is not None and "weights" not in chosen.reads:
-            chosen = Weighted(chosen)
-        if target is None and (known.get("labels") is not None or known.get("domains") is not None):
-            refuse_unread(known, chosen, self.constraints)
-        return chosen
+        if inputs.weights is not None and "weights" not in target.reads:
+            target = Weighted(target)
+        if inputs.target is None and (inputs.labels, inputs.domains, inputs.teacher) != (None, None, None):
+            refuse_unread(per_sample(inputs), target, self.constraints)
+        return target
 
-    def _source(self, sides: Sides, allowed: Tensor | None = None) -> Source:
-        x = self.kernel.features(sides.rows.features)
-        y = x if sides.columns is sides.rows else self.kernel.features(sides.columns.features)
-        factors = None if allowed is not None else self.kernel.factors(x, y)
-        if factors is not None:
-            return Inner(*factors, exclude_self=sides.joint)
-        log_k = self.kernel(x, y)
-        if allowed is not None:
-            log_k = log_k.masked_fill(~allowed, -torch.inf)
+    def _source(self, sides: Sides, own: Tensor | None, mask: Mask | None) -> Source:
+        kernel = self.kernel
+        x = kernel.features(sides.rows.features)
+        y = x if sides.columns is sides.rows else kernel.features(sides.columns.features)
+        factors = kernel.factors(x, y)
+        if own is not None:
+            flat = kernel.features(own.flatten(0, 1))
+            if factors is not None:
+                return _with_own(factors, kernel.factors(x, flat), own.shape[:2], sides.joint, mask)
+            rows = torch.func.vmap(lambda one, some: kernel(one[None], some)[0])(x, flat.view(*own.shape[:2], -1))
+            log_k = torch.cat([kernel(x, y), rows], 1)
+        elif factors is not None:
+            return Inner(*factors, exclude_self=sides.joint, mask=mask)
+        else:
+            log_k = kernel(x, y)
+        if mask is not None:
+            log_k = log_k.masked_fill(mask.forbidden(0, len(log_k)), -torch.inf)
         return Given(without_itself(log_k) if sides.joint else log_k, exclude_self=sides.joint)
-
-    def _solved(self, problem: Problem) -> Plan:
-        plan = op.solve(problem, self.form)
-        if self.memory is not None:
-            assert problem.sides is not None
-            self.memory.keep(problem.sides, plan.log_v)
-        return plan
 
     def __repr__(self) -> str:
         parts = [f"{self.kernel!r}", f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"]
@@ -310,5 +333,47 @@ class Alignment(Objective):
             parts.append(f"geometry={self.geometry!r}")
         parts.append(f"layout={self.layout!r}")
         parts += [f"reduction={self.reduction!r}"] if self.reduction != "mean" else []
-        parts += [f"{k}={v!r}" for k, v in vars(self.options).items() if v is not None and k != "long"]
+        for field in fields(Options):
+            if not field.init:
+                continue
+            value = getattr(self.options, field.name)
+            if value != field.default or field.name in ("iterations", "tol", "gradient"):
+                parts.append(f"{field.name}={value!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _with_own(
+    factors: Factors, others: Factors | None, shape: tuple[int, int], joint: bool, mask: Mask | None
+) -> Inner:
+    """A kernel with more columns whose embeddings differ by row: `others` are the factors of all of them."""
+    assert others is not None
+    n, k = shape
+    phi, psi, r, c, scale, bound = factors
+    own = torch.bmm(others.psi.view(n, k, -1), phi[:, :, None])[:, :, 0]
+    if len(c) > 1:
+        own, c = own + others.c.view(n, k) / scale, pad(c, (0, k))
+    return Inner(phi, pad(psi, (0, 0, 0, k)), r, c, scale, bound, joint, own, mask)
+
+
+def _as_divergence(divergence: Any) -> Divergence:
+    if not isinstance(divergence, Divergence):
+        raise TypeError(f"divergence={divergence!r} is not a Divergence; try gcalign.KL()")
+    return divergence
+
+
+def _as_geometry(geometry: Any) -> Geometry | None:
+    if geometry is not None and not isinstance(geometry, Geometry):
+        raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5), or leave it out")
+    return geometry
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "kernel": as_kernel,
+    "constraints": as_constraints,
+    "divergence": _as_divergence,
+    "target": as_target,
+    "geometry": _as_geometry,
+    "layout": lambda value: one_of("layout", value, LAYOUTS),
+    "reduction": lambda value: one_of("reduction", value, ("mean", "none")),
+}
+PARTS = frozenset({*_CHECKS, *_OPTIONS, *_OF_PARTS, "gather", "warm_start"})  # what can be set on a criterion

@@ -5,15 +5,52 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gcalign.errors import did_you_mean
 
-KNOWN = ("labels", "domains", "ids", "weights")
+if TYPE_CHECKING:
+    from gcalign.queue import Queue
+    from gcalign.targets import Target
+
+PER_SIDE = ("labels", "domains", "ids", "weights", "groups", "teacher")  # one value for each sample; first of `Inputs`
 PerSide = Tensor | Sequence[int] | tuple[Any, Any]  # one value for each sample, or a pair: for z1 and for z2
+
+
+class Inputs(NamedTuple):
+    """The optional inputs of a criterion; `Objective` describes them."""
+
+    labels: PerSide | None = None
+    domains: PerSide | None = None
+    ids: PerSide | None = None
+    weights: PerSide | None = None
+    groups: PerSide | None = None
+    teacher: tuple[Tensor, Tensor] | None = None
+    target: Tensor | Target | None = None
+    queue: Queue | tuple[Queue, Queue] | None = None
+    negatives: Tensor | None = None
+    allowed: Tensor | None = None
+
+    def exchanged(self) -> Inputs:
+        """The same for exchanged sides; `target` and `queue` are left to the caller."""
+        turned = {name: per_side(value)[::-1] for name, value in per_sample(self).items()}
+        return self._replace(allowed=None if self.allowed is None else self.allowed.T, **turned)
+
+
+def inputs_of(given: Mapping[str, Any]) -> Inputs:
+    """Inputs by their names; raises if a name is unknown."""
+    for name in given:
+        if name not in Inputs._fields:
+            raise TypeError(f"{name}= is not an input of a criterion; {did_you_mean(name, Inputs._fields)}")
+    return Inputs(**given)
+
+
+def per_sample(inputs: Inputs) -> dict[str, Any]:
+    """What is given for each sample."""
+    return {name: value for name, value in zip(PER_SIDE, inputs, strict=False) if value is not None}
 
 
 @dataclass(frozen=True)
@@ -26,6 +63,8 @@ class Side:
         labels: class of each embedding [n], or [n, levels].
         domains: domain of each embedding [n].
         weights: weight of each embedding [n].
+        groups: group of each embedding [n], within which there are no negatives.
+        teacher: other embeddings of the same items [n, d'].
 
     Example:
         >>> import torch, gcalign
@@ -39,6 +78,8 @@ class Side:
     labels: Tensor | None = None  # [n] or [n, levels]
     domains: Tensor | None = None  # [n]
     weights: Tensor | None = None  # [n]
+    groups: Tensor | None = None  # [n]
+    teacher: Tensor | None = None  # [n, d']
 
     def __len__(self) -> int:
         return len(self.features)
@@ -49,13 +90,8 @@ class Side:
         def cat(x: Tensor | None, y: Tensor | None) -> Tensor | None:
             return None if x is None or y is None else torch.cat([x, y])
 
-        return Side(
-            torch.cat([self.features, other.features]),
-            cat(self.ids, other.ids),
-            cat(self.labels, other.labels),
-            cat(self.domains, other.domains),
-            cat(self.weights, other.weights),
-        )
+        both = {name: cat(getattr(self, name), getattr(other, name)) for name in PER_SIDE}
+        return Side(torch.cat([self.features, other.features]), **both)
 
 
 @dataclass(frozen=True)
@@ -121,6 +157,19 @@ def check_embeddings(z1: Tensor, z2: Tensor, *, alone: bool) -> None:
         raise ValueError(f"z1 is on {z1.device} and z2 on {z2.device}; move both to one device")
 
 
+def check_negatives(negatives: Tensor, z: Tensor) -> None:
+    """Raise if negatives are not embeddings that can be compared with z."""
+    shaped = isinstance(negatives, Tensor) and negatives.dim() in (2, 3) and negatives.shape[-1] == z.shape[1]
+    if not shaped or not negatives.is_floating_point() or negatives.numel() == 0:
+        got = f"{tuple(negatives.shape)}" if isinstance(negatives, Tensor) else type(negatives).__name__
+        raise ValueError(
+            f"negatives={got} must be embeddings of {z.shape[1]} numbers: [k, {z.shape[1]}] for all rows, or "
+            f"[n, k, {z.shape[1]}] with k for each row"
+        )
+    if negatives.device != z.device:
+        raise ValueError(f"negatives are on {negatives.device} and z1 on {z.device}; move both to one device")
+
+
 def refuse_non_finite(z1: Tensor, z2: Tensor) -> None:
     """Raise if an embedding is not finite; the message has its row."""
     for name, z in (("z1", z1), ("z2", z2)):
@@ -133,15 +182,11 @@ def refuse_non_finite(z1: Tensor, z2: Tensor) -> None:
             )
 
 
-def as_sides(z1: Tensor, z2: Tensor, known: Mapping[str, PerSide | None], reads: Collection[str]) -> tuple[Side, Side]:
+def as_sides(z1: Tensor, z2: Tensor, inputs: Inputs, reads: Collection[str]) -> tuple[Side, Side]:
     """Both sides with what is known of them; `reads` are the fields that the target needs."""
     one: dict[str, Tensor] = {}
     two: dict[str, Tensor] = {}
-    for name, value in known.items():
-        if value is None:
-            continue
-        if name not in KNOWN:
-            raise TypeError(f"{name}= is not an input of a criterion; {did_you_mean(name, KNOWN)}")
+    for name, value in per_sample(inputs).items():
         first, second = per_side(value)
         one[name], two[name] = _column(name, first, z1, "z1"), _column(name, second, z2, "z2")
     if len(z1) != len(z2) and "ids" in reads and "ids" not in one:
@@ -159,6 +204,8 @@ def per_side(value: Any) -> tuple[Any, Any]:
 
 
 def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
+    if name == "teacher":
+        return _teacher(value, z, which)
     try:
         column = torch.as_tensor(value, device=z.device)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -175,3 +222,13 @@ def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
     if column.is_floating_point() or column.is_complex():
         raise TypeError(f"{name} has dtype {column.dtype}; it must be whole numbers, try {name}.long()")
     return column.long()
+
+
+def _teacher(value: Any, z: Tensor, which: str) -> Tensor:
+    shaped = isinstance(value, Tensor) and value.dim() == 2 and len(value) == len(z) and value.is_floating_point()
+    if not shaped:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"teacher={got} must be a tensor [{len(z)}, D], an embedding for each row of {which}; pass teacher=(t1, t2)"
+        )
+    return value.detach().to(z.device, z.dtype)

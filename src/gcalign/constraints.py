@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gcalign.errors import Terse, positive
+from gcalign.errors import CallRepr, positive
 from gcalign.geometry import Entropic
-from gcalign.transport.refusals import seen
+from gcalign.transport.validation import true_if_eager
 from gcalign.transport.support import Support
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # --- h: the cost of violating a marginal ----------------------------------------------------------------------
 
 
-class Penalty(Terse, ABC):
+class Penalty(CallRepr, ABC):
     """Base class of penalties λ·h(P1, μ) on one marginal (Eq. 15). It works on vectors: gap = log μ − log(K v).
 
     Your own penalty overrides `step`. If it also overrides `price` and `distance`, it sets `has_dual = True`.
@@ -155,11 +155,15 @@ class Marginal(NamedTuple):
         mass = self.mass if which is None else self.mass[which]
         return mass.log() - log_sums
 
+    def scaling(self, log_sums: Tensor, eps: Tensor, which: slice | None = None) -> Tensor:
+        """log u, given log(K v), of all entries or of some."""
+        return self.penalty.step(self.gap(log_sums, which), eps)
+
 
 # --- B: the sets ----------------------------------------------------------------------------------------------
 
 
-class Constraint(Terse, ABC):
+class Constraint(CallRepr, ABC):
     """Base class of constraints: one convex set (or penalty) of B and h in Eq. 8 (eq:mainobj).
 
     Your own constraint overrides `multiplier`. The solver repeats `z = y + U; U = multiplier(z); y = z − U` for each
@@ -185,7 +189,7 @@ class Constraint(Terse, ABC):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class _Sums(Constraint, ABC):
+class _Marginals(Constraint, ABC):
     penalty: float | Penalty = math.inf
     mass: Tensor | float | None = None
 
@@ -214,7 +218,7 @@ class _Sums(Constraint, ABC):
         if target is None:
             return like.new_full((shape[kept],), shape[0] / shape[kept])
         mass = target.nu if kept else target.mu
-        if kept and not target.complete and seen((mass == 0).any()):
+        if kept and not target.complete and true_if_eager((mass == 0).any()):
             empty = (mass == 0).nonzero().flatten().tolist()
             raise ValueError(
                 f"columns {_some(empty)} have no positive, so {self!r}, which follows the target, would empty them "
@@ -232,7 +236,7 @@ class _Sums(Constraint, ABC):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Rows(_Sums):
+class Rows(_Marginals):
     """Row sums of the plan, the set C₁^μ: P1 = μ (Eq. 4, eq:Birkhoff).
 
     Args:
@@ -250,7 +254,7 @@ class Rows(_Sums):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Columns(_Sums):
+class Columns(_Marginals):
     """Column sums of the plan, the set C₂^ν: Pᵀ1 = ν (Eq. 4, eq:Birkhoff).
 
     Args:
@@ -267,6 +271,42 @@ class Columns(_Sums):
     """
 
     _dim: ClassVar[int] = 0
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TotalMass(Constraint):
+    """The sum of all entries of the plan: ΣP = M (a set of B in Eq. 8, eq:mainobj).
+
+    With it, and with marginals that are relaxed by KL, a constant that is added to log K changes neither plan nor loss.
+
+    Args:
+        mass: M > 0. None: the sum of the target.
+
+    Example:
+        >>> import torch, gcalign
+        >>> sets = (gcalign.Rows(0.2), gcalign.Columns(0.2), gcalign.TotalMass())
+        >>> plans = [gcalign.solve(shift + torch.eye(3), sets) for shift in (0.0, 5.0)]
+        >>> torch.allclose(plans[0].matrix, plans[1].matrix), round(float(plans[0].mass), 3)
+        (True, 3.0)
+    """
+
+    mass: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mass is not None:
+            positive("mass", self.mass, "None follows the target")
+
+    def target_mass(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Tensor:  # []
+        """M: `mass` if it is set, else the sum of the target, else the number of rows."""
+        if self.mass is not None:
+            return like.new_tensor(self.mass)
+        return like.new_tensor(float(shape[0])) if target is None else target.mu.sum().to(like)
+
+    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
+        mass = self.target_mass(problem.target, (z.shape[0], z.shape[1]), z)
+        if isinstance(problem.geometry, Entropic):
+            return z.logsumexp((0, 1)) - mass.log()
+        return (z.sum() - mass) / z.numel()
 
 
 def only_hard(constraint: Constraint, penalty: Penalty) -> None:

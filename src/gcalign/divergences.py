@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gcalign.constraints import Hard, Marginal, Penalty, TotalVariation
-from gcalign.errors import Terse, one_of, positive
+from gcalign.constraints import Hard, Penalty, TotalVariation
+from gcalign.errors import CallRepr, one_of, positive
 from gcalign.plan import Plan
+from gcalign.transport.statistics import Statistic, off_log, off_mass, positives, softplus, squares
 from gcalign.transport.support import Pairs
 
 MOST_WEIGHT = 1e6
-RowStatistic = Callable[[Tensor, Tensor], Tensor]  # (log P rows [b, m], T rows [b, m]) -> [b]
 
 
-class Divergence(Terse, ABC):
+class Divergence(CallRepr, ABC):
     """Base class of divergences, d_M(T ‖ P) in Eq. 8 (eq:mainobj). Add and scale them: `KL() + 0.2 * Uniformity()`.
 
     Your own divergence overrides `per_row`, or `value` if it is not a mean over rows. It reads vectors of a `Plan`, all
@@ -37,7 +36,7 @@ class Divergence(Terse, ABC):
         0.0
     """
 
-    statistics: ClassVar[tuple[RowStatistic, ...]] = ()
+    statistics: ClassVar[tuple[Statistic, ...]] = ()
     powers: ClassVar[tuple[float, ...]] = ()  # q of Σ_j T_ij P_ij^q, read with `plan.power`
     needs_columns: ClassVar[bool] = False
     reads_entries: ClassVar[bool] = True  # whether it reads `plan.log_p`, a whole matrix if the target is one
@@ -49,8 +48,12 @@ class Divergence(Terse, ABC):
         )
 
     def value(self, plan: Plan) -> Tensor:  # []
-        """d_M, a 0-dim tensor."""
-        return self.per_row(plan).mean()
+        """d_M, a 0-dim tensor: the mean over the rows that have a positive."""
+        losses = self.per_row(plan)
+        if not plan.unpaired_rows:
+            return losses.mean()
+        paired = plan.target.mu > 0
+        return torch.where(paired, losses, 0).sum() / paired.sum()
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
         """Whether this is a Fenchel–Young loss. Its gradient in log K is P − T on a converged plan (envelope)."""
@@ -104,38 +107,19 @@ class KL(Divergence):
     def per_row(self, plan: Plan) -> Tensor:
         mu, cross = plan.target.mu, plan.cross
         if self.normalized:
-            total = mu * (plan.log_rows - mu.log()) - cross
+            total = mu * plan.log_rows - torch.xlogy(mu, mu) - cross
         elif self.mass:
             total = plan.log_rows.exp() - cross - mu
-        elif plan.rows is not None or plan.columns is not None:
-            # a converged plan has the mass of the target; with constant scalings, the gradient of the mass is P
-            total = torch.where(plan.enveloped, plan.log_rows.exp() - mu, 0) - cross
         else:
             total = -cross
         if self.entropy and not (isinstance(plan.target, Pairs) and plan.target.unit):
             total = total + plan.target.entropy()
-        if not self.normalized:
+        if self.penalties and not self.normalized:
             if plan.rows is not None and not isinstance(plan.rows.penalty, Hard):
-                total = total + self._relaxation(plan, plan.rows, mu, plan.log_rows)
+                total = total + plan.rows.penalty.distance(mu, plan.log_rows, plan.eps)
             if plan.columns is not None and not isinstance(plan.columns.penalty, Hard):
-                columns = self._relaxation(plan, plan.columns, plan.target.nu, plan.log_columns)
+                columns = plan.columns.penalty.distance(plan.target.nu, plan.log_columns, plan.eps)
                 total = total + columns.sum() / len(total)
-        return total
-
-    def _relaxation(self, plan: Plan, side: Marginal, mass: Tensor, log_sums: Tensor) -> Tensor:
-        """The term of a relaxed marginal, entry by entry.
-
-        With the envelope gradient, KL(T‖P) depends only on log K, and this term only on λ/ε: its derivative there is
-        minus the price of the plan.
-        """
-        h, eps = side.penalty, plan.eps
-        total = torch.zeros_like(mass)
-        if self.penalties:
-            held = torch.where(plan.enveloped, log_sums.detach(), log_sums)
-            total = h.distance(mass, held, torch.where(plan.enveloped, eps.detach(), eps) if eps.requires_grad else eps)
-        if eps.requires_grad:
-            price = h.price(side.mass, log_sums.detach(), eps)
-            total = total - torch.where(plan.enveloped, price - price.detach(), 0)
         return total
 
     def has_dual(self, rows: Penalty | None, columns: Penalty | None) -> bool:
@@ -211,10 +195,6 @@ def W1(lam: float, scale: str = "kernel") -> Robust:  # noqa: N802  # the paper'
     return Robust(1.0, lam, scale)
 
 
-def _squares(log_p: Tensor, t: Tensor) -> Tensor:
-    return (log_p.exp() - t).square().sum(1)
-
-
 @dataclass(frozen=True, repr=False)
 class SquaredL2(Divergence):
     """Squared distance between target and plan, Σ (T − P)², averaged over rows.
@@ -226,23 +206,34 @@ class SquaredL2(Divergence):
         0.0
     """
 
-    statistics: ClassVar[tuple[RowStatistic, ...]] = (_squares,)
+    statistics: ClassVar[tuple[Statistic, ...]] = (squares,)
     reads_entries: ClassVar[bool] = False
 
     def per_row(self, plan: Plan) -> Tensor:
         return plan.terms[:, 0]
 
 
-def _off_mass(log_p: Tensor, t: Tensor) -> Tensor:
-    return log_p.exp().masked_fill(t > 0, 0).sum(1)
+@dataclass(frozen=True, repr=False)
+class Logistic(Divergence):
+    """Each pair is classified by itself: Σ_j [log(1 + P_ij) − T_ij log P_ij], averaged over rows. The loss of SigLIP.
 
+    With P = K, log K_ij is the logit of "i and j belong together", and this is its binary cross-entropy.
 
-def _off_log(log_p: Tensor, t: Tensor) -> Tensor:
-    return log_p.masked_fill((t > 0) | (log_p == -torch.inf), 0).sum(1)
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.Alignment(gcalign.Cosine(0.1, bias=-10.0), (), gcalign.Logistic())
+        >>> z = torch.eye(3)
+        >>> logits = 10 * z @ z.T - 10
+        >>> by_hand = -torch.nn.functional.logsigmoid((2 * torch.eye(3) - 1) * logits).sum() / 3
+        >>> torch.allclose(criterion(z, z), by_hand)
+        True
+    """
 
+    statistics: ClassVar[tuple[Statistic, ...]] = (softplus,)
+    reads_entries: ClassVar[bool] = False
 
-def _positives(log_p: Tensor, t: Tensor) -> Tensor:
-    return (t > 0).sum(1).to(log_p.dtype)
+    def per_row(self, plan: Plan) -> Tensor:
+        return plan.terms[:, 0] - plan.cross
 
 
 @dataclass(frozen=True, repr=False)
@@ -257,14 +248,14 @@ class Uniformity(Divergence):
         torch.Size([])
     """
 
-    statistics: ClassVar[tuple[RowStatistic, ...]] = (_off_mass, _off_log, _positives)
+    statistics: ClassVar[tuple[Statistic, ...]] = (off_mass, off_log, positives)
     reads_entries: ClassVar[bool] = False
 
     def per_row(self, plan: Plan) -> Tensor:
-        off_mass, off_log, positives = plan.terms.unbind(1)
-        off = plan.shape[1] - int(plan.kernel.exclude_self) - positives.detach()
-        mean = (off_mass.sum() / off.sum().clamp(min=1)).clamp(min=torch.finfo(off_mass.dtype).tiny)
-        return (off * mean.log() - off_log) * mean
+        mass, logs, count = plan.terms.unbind(1)
+        off = plan.shape[1] - int(plan.kernel.exclude_self) - count.detach()
+        mean = (mass.sum() / off.sum().clamp(min=1)).clamp(min=torch.finfo(mass.dtype).tiny)
+        return (off * mean.log() - logs) * mean
 
 
 @dataclass(frozen=True, repr=False)

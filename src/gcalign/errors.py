@@ -63,7 +63,7 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, Real) and hasattr(value, "item") else value
 
 
-class Terse:
+class CallRepr:
     """A dataclass that prints as the call that makes it, without the defaults."""
 
     def __repr__(self) -> str:

@@ -1,45 +1,84 @@
-"""The methods as functions: `functional.gca_uot(z1, z2, eps=0.5)` is `method("gca-uot", eps=0.5)(z1, z2)`.
+"""The methods as functions: `functional.gca_uot(z1, z2, eps=0.1)` is `method("gca-uot", eps=0.1)(z1, z2)`.
 
-Every function takes the options of the method and, by keyword, the inputs of a criterion: ids, labels, domains,
-weights, target, queue, rows and multi. Like a criterion, it takes two views, a list of views, or one tensor with
-labels.
+Every function takes the settings of its method and, by keyword, the options of every `Alignment` and the inputs of a
+criterion. Like a criterion, it takes two views, a list of views, or one tensor with labels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor
 
+from gcalign import methods
+from gcalign.batch import PerSide
 from gcalign.constraints import Columns, Constraint, Rows
 from gcalign.errors import positive
 from gcalign.geometry import Entropic, Geometry
-from gcalign.methods import method
+from gcalign.objective import Objective
 from gcalign.plan import Plan
-from gcalign.transport import op
+from gcalign.queue import Queue
+from gcalign.targets import Target
+from gcalign.transport import operator
+from gcalign.transport.gradients import Reads
 from gcalign.transport.operators.sources import Given
-from gcalign.transport.problem import Form, Options, Problem, as_constraints, name_of
+from gcalign.transport.problem import Options, Problem, as_constraints
 from gcalign.transport.support import Full
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Views = Tensor | Sequence[Tensor]
-_PER_CALL = ("ids", "labels", "domains", "weights", "target", "queue", "rows", "multi")
 
 
-def _call(name: str, z1: Views, z2: Tensor | None, options: dict[str, Any]) -> Tensor:
-    given = {key: options.pop(key) for key in _PER_CALL if key in options}
-    loss: Tensor = method(name, **options)(z1, z2, **given)
+class Inputs(TypedDict, total=False):
+    """The inputs of a criterion; `Objective` describes them."""
+
+    labels: PerSide
+    domains: PerSide
+    ids: PerSide
+    weights: PerSide
+    groups: PerSide
+    teacher: tuple[Tensor, Tensor]
+    target: Tensor | Target
+    queue: Queue | tuple[Queue, Queue]
+    negatives: Tensor
+    allowed: Tensor
+    rows: int
+    multi: str
+
+
+class Call(Inputs, total=False):
+    """The inputs of a criterion and the options of every `Alignment`."""
+
+    layout: str
+    reduction: str
+    iterations: int
+    tol: float
+    gradient: str
+    accelerate: bool | str
+    block: int | str | None
+    cache: str | None
+    gather: bool
+    check_finite: bool
+
+
+def _loss(method: Callable[..., Objective], z1: Views, z2: Tensor | None, options: Any, **settings: Any) -> Tensor:
+    inputs = {name: options.pop(name) for name in Inputs.__annotations__ if name in options}
+    loss: Tensor = method(**settings, **options)(z1, z2, **inputs)
     return loss
 
 
-def info_nce(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def info_nce(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
     """InfoNCE (Eq. 1, eq:INCE).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.ince`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps: as for `methods.ince`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -51,15 +90,16 @@ def info_nce(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> torch.allclose(loss, torch.nn.functional.cross_entropy(z @ z.T / 0.5, torch.arange(4)))
         True
     """
-    return _call("ince", z1, z2, options)
+    return _loss(methods.ince, z1, z2, options, eps=eps)
 
 
-def gca_ince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def gca_ince(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
     """GCA-INCE: InfoNCE with constraints on rows and columns (Theorem 5, thm:lowest).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.gca_ince`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps: as for `methods.gca_ince`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -69,15 +109,18 @@ def gca_ince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> round(float(gcalign.functional.gca_ince(torch.eye(4), torch.eye(4), eps=0.1)), 2)
         0.0
     """
-    return _call("gca-ince", z1, z2, options)
+    return _loss(methods.gca_ince, z1, z2, options, eps=eps)
 
 
-def rince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def rince(
+    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **options: Unpack[Call],
+) -> Tensor:  # fmt: skip
     """RINCE, robust InfoNCE (Eq. 2, eq:RINCE).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.rince`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps, q, lam, scale: as for `methods.rince`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -88,15 +131,18 @@ def rince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> bool(gcalign.functional.rince(z, z) < gcalign.functional.rince(z, other))
         True
     """
-    return _call("rince", z1, z2, options)
+    return _loss(methods.rince, z1, z2, options, eps=eps, q=q, lam=lam, scale=scale)
 
 
-def gca_rince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def gca_rince(
+    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **options: Unpack[Call],
+) -> Tensor:  # fmt: skip
     """GCA-RINCE: RINCE with constraints on rows and columns (Eq. 13, eq:gcarince).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.gca_rince`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps, q, lam, scale: as for `methods.gca_rince`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -107,15 +153,16 @@ def gca_rince(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> bool(gcalign.functional.gca_rince(z, z) < gcalign.functional.gca_rince(z, other))
         True
     """
-    return _call("gca-rince", z1, z2, options)
+    return _loss(methods.gca_rince, z1, z2, options, eps=eps, q=q, lam=lam, scale=scale)
 
 
-def simclr(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def simclr(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
     """NT-Xent, the loss of SimCLR: −log(K_ij / Σ_{k≠i} K_ik), where j is the other view of i.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.simclr`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps: as for `methods.simclr`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -125,15 +172,16 @@ def simclr(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> round(float(gcalign.functional.simclr(torch.eye(4), torch.eye(4), eps=0.1)), 2)
         0.0
     """
-    return _call("simclr", z1, z2, options)
+    return _loss(methods.simclr, z1, z2, options, eps=eps)
 
 
-def byol(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def byol(z1: Views, z2: Tensor | None = None, *, eps: float = 1.0, **options: Unpack[Call]) -> Tensor:
     """BYOL's loss between a prediction z1 and a projection z2 (Theorem 4, thm:byol).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.byol`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps: as for `methods.byol`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -143,15 +191,16 @@ def byol(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> round(float(gcalign.functional.byol(torch.eye(4), torch.eye(4).flip(0))), 2)
         2.0
     """
-    return _call("byol", z1, z2, options)
+    return _loss(methods.byol, z1, z2, options, eps=eps)
 
 
-def iot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def iot(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
     """IOT, inverse optimal transport: KL(T‖P) with constraints on rows and columns, over all 2B embeddings.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.iot`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps: as for `methods.iot`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -161,15 +210,18 @@ def iot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> round(float(gcalign.functional.iot(torch.eye(4), torch.eye(4), eps=0.1)), 2)
         0.0
     """
-    return _call("iot", z1, z2, options)
+    return _loss(methods.iot, z1, z2, options, eps=eps)
 
 
-def iot_uni(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def iot_uni(
+    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, weight: float = 0.2, **options: Unpack[Call],
+) -> Tensor:  # fmt: skip
     """IOT-uni: the loss of IOT plus a uniformity term, KL(T‖P) + w·KL(Q‖P), with the Q of `Uniformity`.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.iot_uni`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps, weight: as for `methods.iot_uni`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -180,15 +232,19 @@ def iot_uni(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> bool(gcalign.functional.iot_uni(z, z, weight=0.1) < gcalign.functional.iot_uni(z, other, weight=0.1))
         True
     """
-    return _call("iot-uni", z1, z2, options)
+    return _loss(methods.iot_uni, z1, z2, options, eps=eps, weight=weight)
 
 
-def gca_uot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def gca_uot(
+    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, relax: tuple[float, float] = (0.2, 0.2), q: float = 0.6, lam: float = 0.01,
+    scale: str = "kernel", w_kl: float = 1.0, w_robust: float = 0.02, **options: Unpack[Call],
+) -> Tensor:  # fmt: skip
     """GCA-UOT: unbalanced transport with the robust divergence (Eq. 9, eq:uot).
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.gca_uot`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps, relax, q, lam, scale, w_kl, w_robust: as for `methods.gca_uot`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -199,17 +255,20 @@ def gca_uot(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> bool(gcalign.functional.gca_uot(z, z, eps=0.2) < gcalign.functional.gca_uot(z, other, eps=0.2))
         True
     """
-    return _call("gca-uot", z1, z2, options)
+    return _loss(
+        methods.gca_uot, z1, z2, options, eps=eps, relax=relax, q=q, lam=lam, scale=scale, w_kl=w_kl, w_robust=w_robust
+    )
 
 
-def supcon(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def supcon(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
     """SupCon, supervised contrastive learning: −mean_{j ∈ S} log(K_ij / Σ_{k≠i} K_ik); it needs `labels`.
 
     S are the others with the label of i.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.supcon`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps: as for `methods.supcon`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -219,15 +278,16 @@ def supcon(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> gcalign.functional.supcon(torch.eye(4), torch.eye(4), labels=[0, 0, 1, 1]).shape
         torch.Size([])
     """
-    return _call("supcon", z1, z2, options)
+    return _loss(methods.supcon, z1, z2, options, eps=eps)
 
 
-def clip(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+def clip(z1: Views, z2: Tensor | None = None, *, eps: float = 0.07, **options: Unpack[Call]) -> Tensor:
     """CLIP's loss: InfoNCE in both directions, L = ½ L(z1, z2) + ½ L(z2, z1), with a fixed temperature.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        options: those of `methods.clip`, and the inputs of a criterion, e.g. ids, labels or queue.
+        eps: as for `methods.clip`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
 
     Returns:
         The loss, a 0-dim tensor.
@@ -237,7 +297,29 @@ def clip(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
         >>> round(float(gcalign.functional.clip(torch.eye(4), torch.eye(4), eps=0.1)), 2)
         0.0
     """
-    return _call("clip", z1, z2, {"learnable": False, **options})
+    return _loss(methods.clip, z1, z2, options, eps=eps, learnable=False)
+
+
+def siglip(
+    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, bias: float = -10.0, **options: Unpack[Call],
+) -> Tensor:  # fmt: skip
+    """SigLIP's loss: each pair is classified by itself, with a fixed temperature and bias.
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        eps: temperature ε, 1 / logit_scale.
+        bias: logit_bias.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> round(float(gcalign.functional.siglip(torch.eye(4), torch.eye(4))), 2)
+        0.69
+    """
+    return _loss(methods.siglip, z1, z2, options, eps=eps, bias=bias, learnable=False)
 
 
 def solve(
@@ -248,6 +330,7 @@ def solve(
     iterations: int = 1000,
     tol: float = 1e-6,
     gradient: str = "auto",
+    accelerate: bool | str = "auto",
     target: Tensor | None = None,  # [n, m]
 ) -> Plan:
     """The plan of a kernel matrix, argmin_{P ∈ B} h(P) + d_Γ(P ‖ K) (Definition 1, def:prox; Eq. 8, eq:mainobj).
@@ -259,6 +342,7 @@ def solve(
         iterations: the maximum.
         tol: stop early if the marginals are met to this accuracy; 0 never stops early.
         gradient: "auto", "implicit", "truncated" or "unrolled", as for `Alignment`.
+        accelerate: as for `Alignment`; "auto" accelerates from 20 iterations on.
         target: T [n, m], whose marginals the plan gets. None: rows sum to 1, and all columns to the same value.
 
     Returns:
@@ -290,11 +374,9 @@ def solve(
     support = None if target is None else Full.checked(target, (log_k.shape[0], log_k.shape[1]), log_k)
     sets = as_constraints(constraints)
     number = math.nan if isinstance(value, Tensor) else float(value)
-    rows, columns = (next((c.h for c in sets if isinstance(c, kind)), None) for kind in (Rows, Columns))
-    form = Form(rows, columns, Options(iterations, tol, gradient), plan_only=True)
     with torch.autocast(log_k.device.type, enabled=False):
         problem = Problem.of(Given(log_k), sets, geometry, eps, support, eps_value=number)
-        return op.solve(problem, name_of(form))
+        return operator.solve(problem, Options(iterations, tol, gradient, accelerate), Reads(plan=True))
 
 
 def _refuse_impossible(log_k: Tensor, most: float) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcalign.errors import Terse, positive
+from gcalign.errors import CallRepr, positive
 
 
 @dataclass(frozen=True, repr=False)
-class Geometry(Terse, ABC):
+class Geometry(CallRepr, ABC):
     """Base class of Bregman divergences ε·d_Γ(P ‖ K) (Definition 1, def:prox; Table A1).
 
     Args:

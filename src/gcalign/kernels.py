@@ -57,15 +57,19 @@ class Kernel(nn.Module, ABC):
         eps = positive("eps", eps, _PAPER, least=SMALLEST)
         if not isinstance(learnable, bool):
             raise TypeError(f"learnable={learnable!r} must be True or False; True trains eps")
-        self.learnable, self._eps = False, eps
+        self._eps, self._least = eps, math.log(min(LEAST, eps))
         self.log_eps: nn.Parameter | None = None
         if learnable:
             self.learn()
 
     def learn(self) -> None:
         """Make ε a parameter. It is log ε, so that ε stays positive."""
-        self.learnable = True
         self.log_eps = nn.Parameter(torch.tensor(math.log(self._eps)))
+
+    @property
+    def learnable(self) -> bool:
+        """Whether ε is a parameter."""
+        return self.log_eps is not None
 
     @torch.no_grad()
     def clamp_(self) -> None:
@@ -76,9 +80,17 @@ class Kernel(nn.Module, ABC):
         if self.log_eps is not None:
             self.log_eps.clamp_(min=self._least)
 
-    @property
-    def _least(self) -> float:
-        return math.log(min(LEAST, self._eps))
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]  # torch's own
+        if self.log_eps is not None:
+            destination[f"{prefix}least_log_eps"] = torch.tensor(self._least, dtype=torch.float64)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # the bound of the criterion that was saved: this one may have been made with another ε
+        bound = state_dict.pop(f"{prefix}least_log_eps", None)
+        if bound is not None and self.log_eps is not None:
+            self._least = float(bound)
+        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[no-untyped-call]  # torch's own
 
     @property
     def eps(self) -> Tensor | float:
@@ -127,7 +139,11 @@ class Cosine(Kernel):
 
     Args:
         eps: temperature ε of at least 1e-6; the paper uses 0.5.
-        learnable: whether ε is a parameter that is trained, as in CLIP.
+        learnable: whether ε, and the bias if there is one, are parameters that are trained, as in CLIP and SigLIP.
+        center: whether the mean direction of each side of the batch is subtracted first. InfoNCE is nearly blind to a
+            direction that all embeddings share, and this removes it. With several processes, the mean is that of the
+            joined batch.
+        bias: log K_ij = cos/ε + bias, as in SigLIP. None: −1/ε, so that K ≤ 1.
 
     Example:
         >>> import torch, gcalign
@@ -138,22 +154,51 @@ class Cosine(Kernel):
                 [1., 0.]])
     """
 
-    def __init__(self, eps: float = 0.5, *, learnable: bool = False) -> None:
+    bias: nn.Parameter | float | None
+
+    def __init__(
+        self, eps: float = 0.5, *, learnable: bool = False, center: bool = False, bias: float | None = None
+    ) -> None:
         super().__init__(eps, learnable=learnable)
         positive("eps", eps, _PAPER, least=SMALLEST_OF_UNIT_ROWS)
+        if not isinstance(center, bool):
+            raise TypeError(f"center={center!r} must be True or False; True subtracts the mean direction of each side")
+        if bias is not None and not math.isfinite(float(bias)):
+            raise ValueError(f"bias={bias} must be finite; SigLIP starts at −10")
+        self.center = center
+        self.bias = None if bias is None else nn.Parameter(torch.tensor(float(bias))) if learnable else float(bias)
+
+    def learn(self) -> None:
+        super().learn()
+        if isinstance(getattr(self, "bias", None), float):
+            value = self.bias
+            del self.bias
+            self.bias = nn.Parameter(torch.tensor(value))
 
     def features(self, z: Tensor) -> Tensor:
-        return normalize(z)
+        x = normalize(z)
+        return normalize(x - x.mean(0)) if self.center else x
 
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
-        return 1 - x @ y.T
+        if self.bias is None:
+            return 1 - x @ y.T
+        eps = self.eps.to(x.dtype) if isinstance(self.eps, Tensor) else self.eps
+        return -(x @ y.T) - self.bias * eps
 
     def factors(self, x: Tensor, y: Tensor) -> Factors | None:
         if not self._unchanged(Cosine):
             return None
-        eps = self.eps
-        r = -_inverse(eps, x) if isinstance(eps, Tensor) else x.new_full((1,), -1 / eps)
-        return _scaled(x, y, r, x.new_zeros(1), eps, 1.0, unit=True)
+        eps, bias = self.eps, self.bias
+        if bias is not None:
+            r = bias.to(x.dtype).view(1) if isinstance(bias, Tensor) else x.new_full((1,), bias)
+        else:
+            r = -_inverse(eps, x) if isinstance(eps, Tensor) else x.new_full((1,), -1 / eps)
+        scaled = _scaled(x, y, r, x.new_zeros(1), eps, 1.0, unit=True)
+        return scaled if not isinstance(bias, float) else scaled._replace(bound=max(scaled.bound, abs(bias)))
+
+    def extra_repr(self) -> str:
+        bias = "" if self.bias is None else f", bias={float(self.bias):g}"
+        return super().extra_repr() + ", center=True" * self.center + bias
 
 
 class SquaredEuclidean(Kernel):

@@ -11,7 +11,7 @@ from typing import Any
 
 from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Rows
-from gcalign.divergences import KL, Robust, Uniformity
+from gcalign.divergences import KL, Logistic, Robust, Uniformity
 from gcalign.errors import did_you_mean, plain
 from gcalign.kernels import Cosine, SquaredEuclidean
 from gcalign.objective import Objective
@@ -120,7 +120,7 @@ def _factory(name: str) -> Factory:
 
 
 @register("ince")
-def ince(eps: float = 0.5, **common: Any) -> Alignment:
+def ince(eps: float = 0.1, **common: Any) -> Alignment:
     """InfoNCE: KL on one row projection of the kernel (Eq. 1, eq:INCE; Theorem 1, thm:cl_eq_ot).
 
     Args:
@@ -136,7 +136,7 @@ def ince(eps: float = 0.5, **common: Any) -> Alignment:
 
 
 @register("gca-ince")
-def gca_ince(eps: float = 0.5, **common: Any) -> Alignment:
+def gca_ince(eps: float = 0.1, **common: Any) -> Alignment:
     """GCA-INCE: KL with constraints on rows and columns (Theorem 5, thm:lowest).
 
     Args:
@@ -152,7 +152,7 @@ def gca_ince(eps: float = 0.5, **common: Any) -> Alignment:
 
 
 @register("rince")
-def rince(eps: float = 0.5, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **common: Any) -> Alignment:
+def rince(eps: float = 0.1, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **common: Any) -> Alignment:
     """RINCE: the robust divergence of one row projection (Eq. 2, eq:RINCE; Theorem 2, thm:rince).
 
     Args:
@@ -169,7 +169,7 @@ def rince(eps: float = 0.5, q: float = 0.6, lam: float = 0.01, scale: str = "ker
 
 
 @register("gca-rince")
-def gca_rince(eps: float = 0.5, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **common: Any) -> Alignment:
+def gca_rince(eps: float = 0.1, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **common: Any) -> Alignment:
     """GCA-RINCE: the robust divergence with constraints on rows and columns (Eq. 13, eq:gcarince).
 
     Args:
@@ -186,7 +186,7 @@ def gca_rince(eps: float = 0.5, q: float = 0.6, lam: float = 0.01, scale: str = 
 
 
 @register("simclr")
-def simclr(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
+def simclr(eps: float = 0.1, layout: str = "joint", **common: Any) -> Alignment:
     """SimCLR's NT-Xent: −log(K_ij / Σ_{k≠i} K_ik), averaged over all 2B embeddings i, where j is the other view of i.
 
     Args:
@@ -221,7 +221,7 @@ def byol(eps: float = 1.0, **common: Any) -> Alignment:
 
 
 @register("iot")
-def iot(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
+def iot(eps: float = 0.1, layout: str = "joint", **common: Any) -> Alignment:
     """IOT, inverse optimal transport: KL(T‖P) with constraints on rows and columns, over all 2B embeddings.
 
     Args:
@@ -238,7 +238,7 @@ def iot(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
 
 
 @register("iot-uni")
-def iot_uni(eps: float = 0.5, weight: float = 0.2, layout: str = "joint", **common: Any) -> Alignment:
+def iot_uni(eps: float = 0.1, weight: float = 0.2, layout: str = "joint", **common: Any) -> Alignment:
     """IOT-uni: the loss of IOT plus a uniformity term, KL(T‖P) + w·KL(Q‖P), with the Q of `Uniformity`.
 
     Args:
@@ -257,7 +257,7 @@ def iot_uni(eps: float = 0.5, weight: float = 0.2, layout: str = "joint", **comm
 
 @register("gca-uot")
 def gca_uot(
-    eps: float = 0.5,
+    eps: float = 0.1,
     relax: tuple[float, float] = (0.2, 0.2),
     q: float = 0.6,
     lam: float = 0.01,
@@ -280,14 +280,49 @@ def gca_uot(
         >>> gcalign.methods.gca_uot(relax=(2.0, 2.0)).constraints
         (Rows(penalty=2.0), Columns(penalty=2.0))
     """
+    divergence = w_kl * KL() + w_robust * Robust(q, lam, scale)
+    return Alignment(Cosine(eps), _relaxed(relax), divergence, **common)
+
+
+@register("gca-uot-published")
+def gca_uot_published(
+    eps: float = 0.1,
+    relax: tuple[float, float] = (0.2, 0.2),
+    q: float = 0.6,
+    lam: float = 0.01,
+    scale: str = "kernel",
+    w_kl: float = 1.0,
+    w_robust: float = 0.02,
+    **common: Any,
+) -> Alignment:
+    """GCA-UOT as its published code computes it: cross-entropy of log P, in which the row scaling cancels.
+
+    It is InfoNCE on K diag(v), and another loss than `gca_uot`, the Fenchel–Young loss of the relaxed problem.
+
+    Args:
+        eps: temperature ε.
+        relax: penalties λ of rows and columns; inf is the hard constraint.
+        q, lam, scale: as for `Robust`.
+        w_kl, w_robust: weights of `KL` and `Robust`; the defaults are the authors' values.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.gca_uot_published(w_robust=0.0).divergence
+        KL(normalized=True)
+    """
+    divergence = w_kl * KL(normalized=True) + w_robust * Robust(q, lam, scale)
+    return Alignment(Cosine(eps), _relaxed(relax), divergence, **common)
+
+
+def _relaxed(relax: tuple[float, float]) -> tuple[Rows, Columns]:
     if not isinstance(relax, (tuple, list)) or len(relax) != 2:
         raise ValueError(f"relax={relax!r} must be two penalties, (rows, columns); the paper uses (0.2, 0.2)")
-    divergence = w_kl * KL() + w_robust * Robust(q, lam, scale)
-    return Alignment(Cosine(eps), (Rows(relax[0]), Columns(relax[1])), divergence, **common)
+    return Rows(relax[0]), Columns(relax[1])
 
 
 @register("supcon")
-def supcon(eps: float = 0.5, layout: str = "joint", **common: Any) -> Alignment:
+def supcon(eps: float = 0.1, layout: str = "joint", **common: Any) -> Alignment:
     """SupCon: −mean_{j ∈ S} log(K_ij / Σ_{k≠i} K_ik) for row i, where S are the others with its label (`Labels()`).
 
     Args:
@@ -318,3 +353,21 @@ def clip(eps: float = 0.07, learnable: bool = True, **common: Any) -> Symmetric:
         1
     """
     return Symmetric(Alignment(Cosine(eps, learnable=learnable), (Rows(),), KL(), **common))
+
+
+@register("siglip")
+def siglip(eps: float = 0.1, bias: float = -10.0, learnable: bool = True, **common: Any) -> Alignment:
+    """SigLIP: each pair is classified by itself, −Σ_ij log σ(±(cos/ε + b))/B, without constraints.
+
+    Args:
+        eps: temperature ε, 1 / logit_scale; the initial value if it is learnable.
+        bias: b, logit_bias; the initial value if it is learnable.
+        learnable: whether ε and b are trained; pass `criterion.parameters()` to the optimizer.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> len(list(gcalign.methods.siglip().parameters()))
+        2
+    """
+    return Alignment(Cosine(eps, learnable=learnable, bias=bias), (), Logistic(), **common)

@@ -51,7 +51,7 @@ def joint_plan(
     x = [kernel.features(view.double()) for view in views]
     log_k = {(a, b): kernel(x[a], x[b]) / (k - 1) for a, b in combinations(range(k), 2)}
     eps = torch.as_tensor(kernel.eps, dtype=x[0].dtype, device=x[0].device)
-    f, log_sums = _solve(Tensors(log_k, n, k), penalties, eps, options)
+    f, log_sums, done, converged = _solve(Tensors(log_k, n, k), penalties, eps, options)
     on_target = sum((entry.diagonal() for entry in log_k.values()), torch.zeros_like(f[0])) + sum(f)
     ones = torch.ones_like(f[0])
     index = torch.arange(n, device=ones.device)
@@ -64,7 +64,8 @@ def joint_plan(
         eps=eps,
         mu=ones,
         nu=torch.ones_like(columns),
-        progress=torch.zeros(5),
+        iterations=done,
+        converged=converged,
         target=target,
         rows=None if penalties[0] is None else Marginal(ones, penalties[0]),
         columns=None if penalties[1] is None else Marginal(torch.ones_like(columns), penalties[1]),
@@ -72,7 +73,6 @@ def joint_plan(
         log_columns=columns,
         on_target=on_target,
         terms=ones.new_zeros(n, 0),
-        enveloped=torch.zeros((), dtype=torch.bool, device=ones.device),
     )
 
 
@@ -114,12 +114,13 @@ class Tensors:
 
 def _solve(
     tensors: Tensors, penalties: Sequence[Penalty | None], eps: Tensor, options: Options
-) -> tuple[list[Tensor], list[Tensor]]:
-    """log u of each view, and the logarithm of each marginal."""
+) -> tuple[list[Tensor], list[Tensor], int, bool]:
+    """log u of each view, the logarithm of each marginal, the number of iterations, and whether they converged."""
     k = tensors.k
     f = [tensors.before.new_zeros(tensors.n) for _ in range(k)]
     constrained = [a for a in range(k) if penalties[a] is not None]
-    for _ in range(options.iterations if len(constrained) > 1 else len(constrained)):
+    done, converged = 0, len(constrained) < 2
+    for done in range(1, (options.iterations if len(constrained) > 1 else len(constrained)) + 1):
         before, u = [x.detach() for x in f], [x.exp() for x in f]
         whole = tensors.without_last(u[-1]) if constrained != [k - 1] else None
         for a in constrained:
@@ -128,15 +129,16 @@ def _solve(
             total = tensors.last(u) if a == k - 1 or whole is None else tensors.along(whole, u, a)
             f[a] = h.step(-total.log(), eps)
             u[a] = f[a].exp()
-        if (
-            options.tol
-            and max(float((x.detach() - y).abs().max()) for x, y in zip(f, before, strict=True)) < options.tol
-        ):
-            break
+        if options.tol:
+            converged = converged or all(
+                float((x.detach() - y).abs().max()) < options.tol for x, y in zip(f, before, strict=True)
+            )
+            if converged:
+                break
     u = [x.exp() for x in f]
     whole = tensors.without_last(u[-1])
     sums = [tensors.along(whole, u, a) for a in range(k - 1)] + [tensors.last(u)]
-    return f, [s.log() + x for s, x in zip(sums, f, strict=True)]
+    return f, [s.log() + x for s, x in zip(sums, f, strict=True)], done, converged
 
 
 def _penalties(constraints: Sequence[Constraint], k: int) -> list[Penalty | None]:

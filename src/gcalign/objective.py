@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gcalign.batch import PerSide, refuse_non_finite
+from gcalign.batch import PER_SIDE, Inputs, PerSide, refuse_non_finite
 from gcalign.constraints import Constraint
 from gcalign.errors import count, one_of
 from gcalign.plan import Plan
@@ -26,18 +26,23 @@ class Objective(nn.Module):
     Args:
         z1: embeddings of the first views [B, D]; they need not be normalised. Or a list of views; or all embeddings.
         z2: embeddings of the second views [B, D].
-        ids: which embeddings come from one sample. Default: by position, z1[k] and z2[k] belong together.
+        ids: which embeddings come from one sample. Default: by position, z1[k] and z2[k] belong together. A sample
+            without a partner is allowed if its side is relaxed or has a given mass; it has no term in the loss.
         labels: class of each sample, for targets such as `Labels`.
         domains: domain of each sample, for targets such as `Blocks`.
         weights: how much each sample counts.
+        groups: samples of one group are not negatives of each other: duplicates, or items of one user.
+        teacher: (t1, t2), other embeddings of the same samples, for the target `Teacher`.
         target: a matrix [n, m] or a `Target`, in place of the criterion's own for this call.
         queue: a `Queue`, whose keys are more negatives.
+        negatives: embeddings of more negatives, with gradient: [k, D] for all rows, or [n, k, D] with k for each row.
+        allowed: [n, m], bool. False leaves a pair out of the kernel: it is neither positive nor negative.
         rows: for a list of views, how many of them, from the first on, are rows of a plan. The others are only columns:
             pairs of them are left out, as for the small views of multi-crop. Default: all.
         multi: for a list of views, "pairwise" is a plan for each pair, and "joint" one plan over all views at once. Its
             cost is the sum over pairs; it needs memory n^(K − 1) for K views of n rows.
 
-    ids, labels, domains and weights are one value for all views or a tuple with one for each, (for z1, for z2).
+    ids, labels, domains, weights and groups are one value for all views or a tuple with one for each, (for z1, for z2).
 
     Returns:
         The loss, a 0-dim tensor; with `reduction="none"` the loss of each row, whose mean it is.
@@ -66,15 +71,26 @@ class Objective(nn.Module):
         domains: PerSide | None = None,
         ids: PerSide | None = None,
         weights: PerSide | None = None,
+        groups: PerSide | None = None,
+        teacher: tuple[Tensor, Tensor] | None = None,
         target: Tensor | Target | None = None,
-        queue: Queue | None = None,
+        queue: Queue | tuple[Queue, Queue] | None = None,
+        negatives: Tensor | None = None,
+        allowed: Tensor | None = None,
         rows: int | None = None,
         multi: str = "pairwise",
     ) -> Tensor:
         """The loss; see the class for what it takes."""
+        inputs = Inputs(labels, domains, ids, weights, groups, teacher, target, queue, negatives, allowed)
+        if not isinstance(z1, Tensor) or rows is not None:
+            return self._several(z1 if z2 is None else [z1, z2], rows, multi, inputs)
+        return self._loss(z1, z2, inputs)
+
+    def _loss(self, z1: Tensor, z2: Tensor | None, inputs: Inputs) -> Tensor:
+        """The loss of two views, or of one tensor."""
         raise NotImplementedError
 
-    def _several(self, views: Any, rows: int | None, multi: str, known: dict[str, Any], **same: Any) -> Tensor:
+    def _several(self, views: Any, rows: int | None, multi: str, inputs: Inputs) -> Tensor:
         """The mean loss over pairs of views, one plan for each pair; or the loss of one plan over all."""
         one_of("multi", multi, ("pairwise", "joint"))
         if not isinstance(views, (list, tuple)) or len(views) < 2:
@@ -88,8 +104,7 @@ class Objective(nn.Module):
             raise ValueError(f"rows={rows} must be at most {k}, the number of views; leave it out to use all of them")
 
         if multi == "joint" and k > 2:
-            given = {"rows": rows} | known | same
-            for name, value in given.items():
+            for name, value in {"rows": rows, **inputs._asdict()}.items():
                 if value is not None:
                     raise ValueError(
                         f"{name}= cannot go with multi='joint', where row i of all views is one sample; leave it out, "
@@ -104,24 +119,15 @@ class Objective(nn.Module):
         losses = []
         for i, j in combinations(range(k), 2):
             if rows is None or i < rows:
-                own = {name: of(value, (i, j)) for name, value in known.items()}
-                losses.append(self(views[i], views[j], **own, **same))
+                own = {name: of(getattr(inputs, name), (i, j)) for name in PER_SIDE}
+                losses.append(self._loss(views[i], views[j], inputs._replace(**own)))
         return torch.stack(losses).mean(0)
 
     def _jointly(self, views: Sequence[Tensor]) -> Tensor:
         """The loss of one plan over all views."""
         raise NotImplementedError
 
-    def plan(
-        self,
-        z1: Tensor,
-        z2: Tensor | None = None,
-        *,
-        target: Tensor | Target | None = None,
-        queue: Queue | None = None,
-        gather: bool = False,
-        **known: PerSide | None,
-    ) -> Plan:
+    def plan(self, z1: Tensor, z2: Tensor | None = None, *, gather: bool = False, **inputs: Any) -> Plan:
         """P_θ, without gradient; takes what the criterion takes."""
         raise NotImplementedError
 
@@ -141,12 +147,13 @@ def refuse_loss(criterion: Objective, loss: Tensor, z1: Tensor, z2: Tensor) -> N
 
 def refuse_unread(known: Mapping[str, Any], target: Target, constraints: Sequence[Constraint]) -> None:
     """Labels that nothing reads are a mistake: training would be unsupervised without anybody noticing."""
-    for name, readers in (("labels", "Labels()"), ("domains", "Blocks(alpha, beta)")):
+    readers = {"labels": "Labels()", "domains": "Blocks(alpha, beta)", "teacher": "Teacher(eps)"}
+    for name, reader in readers.items():
         read = name in target.reads
         for constraint in constraints:  # no union of sets: torch 2.6 cannot trace one
             read = read or name in constraint.reads
-        if known.get(name) is not None and not read:
+        if name in known and not read:
             raise ValueError(
-                f"{name} were given, but the target {target!r} does not read them; "
-                f"use target=gcalign.{readers}, or leave them out"
+                f"{name}= was given, but the target {target!r} does not read it; "
+                f"use target=gcalign.{reader}, or leave it out"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from torch import Tensor
 from gcalign.constraints import Hard, Marginal
 from gcalign.transport.operators.sources import Source
 from gcalign.transport.support import Full, Pairs, Support
+
+if TYPE_CHECKING:
+    from gcalign.transport.gradients import Vectors
+    from gcalign.transport.problem import Problem
 
 _ENTRIES = 1 << 22  # entries of the rows that diagnostics compute at once
 
@@ -39,7 +43,8 @@ class Plan:
     eps: Tensor  # []
     mu: Tensor  # [n]  the required marginals
     nu: Tensor  # [m]
-    progress: Tensor  # on the CPU: iterations, converged, and how the gradient is computed
+    iterations: int  # how many were done; a 0-dim tensor in compiled code
+    converged: bool  # whether the iterations reached `tol`; likewise
     target: Support
     rows: Marginal | None
     columns: Marginal | None
@@ -47,8 +52,39 @@ class Plan:
     log_columns: Tensor  # [m]  log Pᵀ1; empty if nothing needs it
     on_target: Tensor  # log P on the target's pairs [k], or Σ_j T_ij log P_ij [n]
     terms: Tensor  # [n, k]  row statistics of the divergence
-    enveloped: Tensor  # [] whether the gradient treats the scalings as constants
     log_plan: Tensor | None = None  # [n, m]  set if P is not K scaled by vectors
+    unpaired_rows: bool = False  # whether some rows have no positive; they have no term in the loss
+
+    @staticmethod
+    def of(
+        problem: Problem, vectors: Vectors, iterations: int, converged: bool, log_plan: Tensor | None = None
+    ) -> Plan:
+        """The plan of a solved problem."""
+        on_target, log_rows, log_columns, terms, a, b, eps = vectors
+        mu, nu = problem.masses()
+        return Plan(
+            problem.kernel, a, b, eps, mu, nu, iterations, converged, problem.support, problem.rows, problem.columns,
+            log_rows, log_columns, on_target, terms, log_plan, problem.unpaired_rows,
+        )  # fmt: skip
+
+    def with_total(self, total: Tensor | None) -> Plan:
+        """The plan times a number, so that its mass is `total`; None leaves it as it is."""
+        if total is None:
+            return self
+        shift, on_target = total.log() - self.log_rows.logsumexp(0), self.on_target
+        if isinstance(self.target, Pairs):
+            on_target = on_target + shift
+        elif on_target.dim() == 1:
+            on_target = on_target + shift * self.target.mu
+        else:
+            on_target = on_target + shift * (self.target.dense() > 0)
+        return replace(
+            self,
+            log_u=self.log_u + shift,
+            log_rows=self.log_rows + shift,
+            log_columns=self.log_columns + shift,
+            on_target=on_target,
+        )
 
     # --- the plan ---------------------------------------------------------------------------------------------
 
@@ -100,16 +136,6 @@ class Plan:
     def g(self) -> Tensor:  # [m]
         """ε log v, the potential of the columns (Eq. 29, eq:dual)."""
         return self.eps * self.log_v
-
-    @property
-    def iterations(self) -> int:
-        """How many iterations were done."""
-        return int(self.progress[0])
-
-    @property
-    def converged(self) -> bool:
-        """Whether the iterations reached `tol`."""
-        return bool(self.progress[1])
 
     # --- diagnostics ------------------------------------------------------------------------------------------
 
@@ -193,8 +219,8 @@ class Plan:
     def to(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan on another device or with another dtype, as `Tensor.to`; integer tensors keep their dtype."""
         device = torch.empty(0, device=self.log_u.device).to(*args, **kwargs).device
-        moved = _mapped(self, lambda x: x.to(*args, **kwargs) if x.is_floating_point() else x.to(device))
-        return replace(moved, progress=self.progress)
+        moved: Plan = _mapped(self, lambda x: x.to(*args, **kwargs) if x.is_floating_point() else x.to(device))
+        return moved
 
     def __repr__(self) -> str:
         n, m = self.shape

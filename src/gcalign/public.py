@@ -6,8 +6,9 @@ from gcalign.auditing.pairs import audit
 from gcalign.auditing.result import Audit
 from gcalign.batch import Side, Sides
 from gcalign.caching import cached_backward
-from gcalign.constraints import Columns, Constraint, Hard, Penalty, Relaxed, Rows, TotalVariation
-from gcalign.divergences import KL, W1, Divergence, Robust, SquaredL2, Uniformity
+from gcalign.constraints import Columns, Constraint, Hard, Penalty, Relaxed, Rows, TotalMass, TotalVariation
+from gcalign.divergences import KL, W1, Divergence, Logistic, Robust, SquaredL2, Uniformity
+from gcalign.entries import guided
 from gcalign.functional import solve
 from gcalign.geometry import Entropic, Euclidean, Geometry
 from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
@@ -17,7 +18,7 @@ from gcalign.plan import Plan
 from gcalign.queue import Queue
 from gcalign.sets import BlockSums, Capacity, NonNegative
 from gcalign.symmetric import Symmetric
-from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Weighted
+from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Teacher, Weighted
 from gcalign.transport.problem import Problem
 from gcalign.transport.support import Full, Pairs, Support
 
@@ -43,6 +44,7 @@ __all__ = [
     "Kernel",
     "Labels",
     "LogKernel",
+    "Logistic",
     "NonNegative",
     "Objective",
     "Pairs",
@@ -61,12 +63,15 @@ __all__ = [
     "Support",
     "Symmetric",
     "Target",
+    "Teacher",
+    "TotalMass",
     "TotalVariation",
     "Uniformity",
     "Weighted",
     "audit",
     "cached_backward",
     "functional",
+    "guided",
     "method",
     "methods",
     "metrics",

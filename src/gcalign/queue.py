@@ -1,18 +1,16 @@
-"""A queue of earlier embeddings as more columns of a plan (MoCo), and plans in which columns have no positive."""
+"""A queue of earlier embeddings, as more columns of a plan (MoCo)."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from gcalign.batch import Side, Sides
-from gcalign.constraints import Columns, Constraint
+from gcalign.batch import Side
 from gcalign.errors import count, positive
 from gcalign.transport.distributed import exchange_headers, group_name, joined, shard
-from gcalign.transport.support import Full, Groups, Pairs, Support
+
+SHARE = 0.1  # of the mass, spread evenly so that columns without a positive get some
 
 
 class Queue(nn.Module):
@@ -52,7 +50,7 @@ class Queue(nn.Module):
         size: int,
         dim: int,
         *,
-        share: float = 0.1,
+        share: float = SHARE,
         in_batch: bool | None = None,
         gather: bool | dist.ProcessGroup = True,
     ) -> None:
@@ -77,9 +75,9 @@ class Queue(nn.Module):
             got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise ValueError(f"keys={got} must be a tensor [B, {self.keys.shape[1]}]; the queue was made with that dim")
         mine = Side(z.detach().to(self.keys))
-        share = shard(self.gather, self.group)
+        share = shard(self.group) if self.gather else None
         if share is not None:
-            mine = joined(share, mine, [k for k, _ in exchange_headers(share, (mine, mine), mine.features.device)])
+            mine = joined(share, mine, [k for k, *_ in exchange_headers(share, (mine, mine), mine.features.device)])
         size, first = len(self.keys), int(self.pushed)
         kept = mine.features[-size:]
         first += len(mine) - len(kept)
@@ -93,79 +91,3 @@ class Queue(nn.Module):
     def extra_repr(self) -> str:
         size, dim = self.keys.shape
         return f"size={size}, dim={dim}, share={self.share:g}, in_batch={self.in_batch}"
-
-
-def beside(
-    queue: Queue, sides: Sides, target: Support, constraints: tuple[Constraint, ...], accelerated: bool
-) -> tuple[Sides, Support, tuple[Constraint, ...], Tensor | None]:
-    """A batch with the keys as more columns, and which pairs are allowed [n, m] (None: all)."""
-    if not len(queue):
-        return sides, target, constraints, None
-    rows, keys = sides.rows.features, queue()
-    if keys.shape[1] != rows.shape[1]:
-        raise ValueError(
-            f"the keys of the queue have {keys.shape[1]} dimensions and the embeddings {rows.shape[1]}; "
-            f"make it with gcalign.Queue(size, dim={rows.shape[1]})"
-        )
-    if sides.rows.labels is not None or sides.rows.domains is not None:
-        raise ValueError(
-            "labels or domains were given, but the keys of a queue have none, and would be negatives of their own "
-            "class; leave out queue, or labels and domains"
-        )
-    balanced = any(isinstance(c, Columns) for c in constraints)
-    if balanced and queue.in_batch is False:
-        raise ValueError(
-            "in_batch=False leaves one entry in each column of the batch, and a constraint on the columns then fixes "
-            "it; leave in_batch out, or use a method that constrains rows only, such as 'ince'"
-        )
-    wide, allowed = _widened(target, len(keys)), None
-    if balanced and accelerated and isinstance(wide, Pairs):
-        wide = Full(wide.dense())  # acceleration by pairs needs a pair in every column
-    if not balanced and not queue.in_batch:
-        allowed = wide.dense() > 0
-        allowed[:, target.shape[1] :] = True
-    columns = Side(torch.cat([sides.columns.features, keys.to(rows)]))
-    return (
-        replace(sides, columns=columns, partner=None),
-        wide,
-        spread(constraints, wide, queue.share, joint=sides.joint),
-        allowed,
-    )
-
-
-def _widened(target: Support, more: int) -> Support:
-    """T with more columns, all of them empty."""
-    n, m = target.shape
-    shape = (n, m + more)
-    if isinstance(target, Pairs):
-        return replace(target, shape=shape, complete=False, shift=None)
-    if isinstance(target, Groups):
-        pairs = replace(target.pairs, shape=shape, complete=False, shift=None)
-        codes = torch.cat([target.column_codes, target.column_codes.new_zeros(len(target.column_codes), more)], 1)
-        right = torch.cat([target.right, target.right.new_zeros(more)])
-        return replace(target, column_codes=codes, pairs=pairs, right=right, shape=shape, complete=False)
-    dense = target.dense()
-    return Full(torch.cat([dense, dense.new_zeros(n, more)], 1))
-
-
-def spread(
-    constraints: tuple[Constraint, ...],
-    target: Support,
-    share: float,
-    *,
-    allowed: Tensor | None = None,
-    joint: bool = False,
-) -> tuple[Constraint, ...]:
-    """Constraints on the columns with masses for columns that have no positive.
-
-    Each row keeps 1 − share of its mass on its positives, and spreads the rest evenly over its allowed columns. The
-    column sums of this plan are the masses, so at least one plan has them.
-    """
-    mu, (n, m) = target.mu, target.shape
-    if allowed is not None:
-        even = (mu / allowed.sum(1)) @ allowed.to(mu)
-    else:  # in the joint layout, a row gives nothing to itself
-        own = torch.cat([mu, mu.new_zeros(m - n)]) if joint else 0
-        even = (mu.sum() - own) / (m - int(joint)) + torch.zeros_like(target.nu)
-    nu = (1 - share) * target.nu + share * even
-    return tuple(replace(c, mass=nu) if isinstance(c, Columns) and c.mass is None else c for c in constraints)

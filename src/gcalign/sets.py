@@ -107,8 +107,8 @@ class BlockSums(Constraint):
         """The number of each row's and each column's group, found once for a problem."""
         if self not in problem.memo:
             problem.memo[self] = self._numbered(problem, shape)
-        found: tuple[Tensor, Tensor] = problem.memo[self]
-        return found
+        groups: tuple[Tensor, Tensor] = problem.memo[self]
+        return groups
 
     def _numbered(self, problem: Problem, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
         sides = problem.sides

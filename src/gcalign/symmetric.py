@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gcalign.alignment import Alignment
-from gcalign.batch import PerSide, Sides, per_side
+from gcalign.alignment import PARTS, Alignment
+from gcalign.batch import Inputs, Sides, inputs_of
 from gcalign.objective import Objective
 from gcalign.plan import Plan
 from gcalign.queue import Queue
 from gcalign.targets import Target, as_target
-from gcalign.transport.problem import Choice
-from gcalign.transport.refusals import full_rows
+from gcalign.transport.gradients import Choice
 from gcalign.transport.support import Support
 
 
 class Symmetric(Objective):
     """Mean of a loss in both directions, L = ½ L(z1, z2) + ½ L(z2, z1). CLIP does this with InfoNCE.
 
-    A call takes what every criterion takes; see `Objective`.
+    A call takes what every criterion takes; see `Objective`. Parts and options are set on it as on an `Alignment`. The two
+    directions have different columns, so a queue is a pair: `queue=(keys of first views, keys of second views)`.
 
     Args:
         alignment: the alignment that is evaluated in both directions.
@@ -44,34 +45,26 @@ class Symmetric(Objective):
         super().__init__()
         self.alignment = alignment
 
-    def forward(
-        self,
-        z1: Tensor | Sequence[Tensor],
-        z2: Tensor | None = None,
-        *,
-        labels: PerSide | None = None,
-        domains: PerSide | None = None,
-        ids: PerSide | None = None,
-        weights: PerSide | None = None,
-        target: Tensor | Target | None = None,
-        queue: Queue | None = None,
-        rows: int | None = None,
-        multi: str = "pairwise",
-    ) -> Tensor:
-        known = {"labels": labels, "domains": domains, "ids": ids, "weights": weights}
-        if not isinstance(z1, Tensor) or rows is not None:
-            return self._several(z1 if z2 is None else [z1, z2], rows, multi, known, target=target, queue=queue)
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Parts and options are those of the alignment."""
+        if name in PARTS:
+            setattr(self.alignment, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _loss(self, z1: Tensor, z2: Tensor | None, inputs: Inputs) -> Tensor:
         if z2 is None:  # the target of one tensor is symmetric
-            return self.alignment(z1, target=target, queue=queue, **known)
-        there = self.alignment(z1, z2, target=target, queue=queue, **known)
-        transposed = Transposed(self.alignment.target if target is None else as_target(target))
-        memory = self.alignment.memory
+            return self.alignment._loss(z1, None, inputs)
+        joint, memory = self.alignment.layout == "joint", self.alignment.memory
+        there_queue, back_queue = self._queues(inputs, joint)
+        there = self.alignment._loss(z1, z2, inputs._replace(queue=there_queue))
+        target = Transposed(self.alignment.target if inputs.target is None else as_target(inputs.target))
         with nullcontext() if memory is None else memory.exchanged():
-            if self.alignment.layout == "joint":
-                back = self.alignment(z1, z2, target=transposed, queue=queue, **known)
+            if joint:
+                back = self.alignment._loss(z1, z2, inputs._replace(target=target, queue=back_queue))
             else:
-                exchanged = {name: per_side(value)[::-1] for name, value in known.items() if value is not None}
-                back = self.alignment(z2, z1, target=transposed, queue=queue, **exchanged)
+                turned = inputs.exchanged()._replace(target=target, queue=back_queue)
+                back = self.alignment._loss(z2, z1, turned)
         if there.shape != back.shape:
             raise ValueError(
                 f"reduction='none' has {len(there)} rows in one direction and {len(back)} in the other; "
@@ -79,35 +72,36 @@ class Symmetric(Objective):
             )
         return 0.5 * (there + back)
 
+    def _queues(self, inputs: Inputs, joint: bool) -> tuple[Any, Any]:
+        """The keys that are columns of each direction: those of second views, then those of first views."""
+        queue = inputs.queue
+        if isinstance(queue, tuple) and len(queue) == 2 and not joint:
+            return queue[1], queue[0]
+        if isinstance(queue, Queue) and not joint:
+            raise ValueError(
+                "queue is one Queue, but the directions of Symmetric have different columns: second views would meet "
+                "keys of second views; pass queue=(keys of first views, keys of second views)"
+            )
+        return queue, queue
+
     def _jointly(self, views: Sequence[Tensor]) -> Tensor:
         """The mean over which view is along the rows."""
         turns = [self.alignment._jointly([*views[k:], *views[:k]]) for k in range(len(views))]
         return torch.stack(turns).mean(0)
 
-    def plan(
-        self,
-        z1: Tensor,
-        z2: Tensor | None = None,
-        *,
-        target: Tensor | Target | None = None,
-        queue: Queue | None = None,
-        gather: bool = False,
-        **known: PerSide | None,
-    ) -> Plan:
-        """P_θ of the first half, z1 along the rows."""
-        return self.alignment.plan(z1, z2, target=target, queue=queue, gather=gather, **known)
+    def plan(self, z1: Tensor, z2: Tensor | None = None, *, gather: bool = False, **inputs: Any) -> Plan:
+        """P_θ of the first direction, z1 along the rows."""
+        return self.alignment.plan(z1, z2, gather=gather, **self._first(inputs))
 
-    def explain(
-        self,
-        z1: Tensor,
-        z2: Tensor | None = None,
-        *,
-        target: Tensor | Target | None = None,
-        queue: Queue | None = None,
-        **known: PerSide | None,
-    ) -> Choice:
-        """The gradient mode that is used for such a batch, and the reason."""
-        return self.alignment.explain(z1, z2, target=target, queue=queue, **known)
+    def explain(self, z1: Tensor, z2: Tensor | None = None, **inputs: Any) -> Choice:
+        """The gradient mode that is used for such a batch, how the plan is solved, and why."""
+        return self.alignment.explain(z1, z2, **self._first(inputs))
+
+    def _first(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of the first direction."""
+        if inputs.get("queue") is None:
+            return inputs
+        return {**inputs, "queue": self._queues(inputs_of(inputs), self.alignment.layout == "joint")[0]}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.alignment!r})"
@@ -123,8 +117,10 @@ class Transposed(Target):
     def reads(self) -> frozenset[str]:  # type: ignore[override]  # a property here
         return self.base.reads
 
+    @property
+    def rule(self) -> str:  # type: ignore[override]  # a property here
+        return "both directions need a positive for every row and column; drop the embeddings without one"
+
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         # in the joint layout both sides hold all embeddings, so only T is transposed
-        support = self.base.on(sides if sides.joint else sides.exchanged(), dtype).transposed()
-        remedy = "both directions need a positive for every row and column; drop the embeddings without one"
-        return support if support.complete else full_rows(support, remedy)
+        return self.base.on(sides if sides.joint else sides.exchanged(), dtype).transposed()

@@ -12,13 +12,23 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import Sides
-from gcalign.errors import Terse, positive
+from gcalign.constraints import Columns, Rows
+from gcalign.errors import CallRepr, positive
+from gcalign.geometry import Entropic
+from gcalign.kernels import Cosine
 from gcalign.transport.codes import join, shared_codes
-from gcalign.transport.refusals import full_rows, refuse_bad_weights, refuse_self_pairs, seen
+from gcalign.transport.gradients import Reads
+from gcalign.transport.operator import solve
+from gcalign.transport.operators.sources import Inner
+from gcalign.transport.problem import Options, Problem
+from gcalign.transport.solved import Solved
+from gcalign.transport.validation import check_no_self_pairs, check_weights, true_if_eager
 from gcalign.transport.support import Full, Groups, Pairs, Support
 
+DENSE_ENTRIES = 1 << 22  # a teacher's plan with more entries is not stored
 
-class Target(Terse, ABC):
+
+class Target(CallRepr, ABC):
     """Base class of targets, P_tgt in Eq. 8 (eq:mainobj). Your own target sets `reads` and overrides `on`.
 
     Example:
@@ -32,10 +42,15 @@ class Target(Terse, ABC):
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"ids"})  # fields of `Side` that it reads
+    rule: ClassVar[str] = "give every row a positive entry, or drop the row from the batch"  # if a row has none
 
     @abstractmethod
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         """T for the embeddings of these two sides."""
+
+    def names(self, sides: Sides) -> Tensor | None:  # [n]
+        """What an error calls a row: its id or label."""
+        return None
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +66,11 @@ class Identity(Target):
         tensor([2, 1, 0])
     """
 
+    rule: ClassVar[str] = (
+        "every id must belong to two embeddings; drop single ones, sample batches by ids, or relax the rows, e.g. "
+        "gcalign.Rows(1.0)"
+    )
+
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         if sides.partner is not None:
             n, m = len(sides.rows.features), len(sides.columns.features)
@@ -62,9 +82,10 @@ class Identity(Target):
         if torch.compiler.is_compiling():  # the number of pairs is not known there
             return _grouped(sides, [_codes(sides, "ids", left, right)], (0.0, 1.0), dtype)
         i, j = join(left, right, sides.joint)
-        pairs = Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape, ordinary=True, unit=True)
-        rule = "every id must belong to two embeddings; drop single ones or sample batches by ids"
-        return full_rows(pairs, rule, left)
+        return Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape, ordinary=True, unit=True)
+
+    def names(self, sides: Sides) -> Tensor | None:
+        return sides.rows.ids
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,13 +104,20 @@ class Labels(Target):
 
     normalized: bool = True
     reads: ClassVar[frozenset[str]] = frozenset({"labels"})
+    rule: ClassVar[str] = (
+        "every label must belong to two embeddings; drop single ones, sample batches by labels, or relax the rows, e.g. "
+        "gcalign.Rows(1.0)"
+    )
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         left, right = _both(sides, "labels")
         support = _grouped(sides, [_codes(sides, "labels", left, right)], (0.0, 1.0), dtype)
-        rule = "every label must belong to two embeddings; drop single ones or sample batches by labels"
-        support = full_rows(support, rule, left)
-        return replace(support, left=1 / support.mu) if self.normalized else support
+        if not self.normalized:
+            return support
+        return replace(support, left=1 / torch.where(support.mu > 0, support.mu, 1))
+
+    def names(self, sides: Sides) -> Tensor | None:
+        return sides.rows.labels
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,7 +265,7 @@ class Soft(Target):
             shape = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"target={shape} must be a matrix [n, m]; pass a dense or sparse tensor")
         if matrix.layout == torch.strided:
-            refuse_bad_weights(matrix)
+            check_weights(matrix)
         else:
             object.__setattr__(self, "pairs", _pairs(matrix))
 
@@ -257,15 +285,15 @@ class Soft(Target):
             i, j, weight = self.pairs.i.to(where), self.pairs.j.to(where), self.pairs.weight.to(where, dtype)
             support = Pairs(i, j, weight, shape)
         if sides.joint:
-            refuse_self_pairs(support)
-        return full_rows(support, "give every row a positive entry, or drop the row from the batch")
+            check_no_self_pairs(support)
+        return support
 
 
 def _pairs(matrix: Tensor) -> Pairs:
     """The positive entries of a sparse matrix, sorted by row."""
     matrix = matrix.to_sparse_coo().coalesce()
     (i, j), weight = matrix.indices(), matrix.values().clone()  # torch.compile fails on the view
-    refuse_bad_weights(weight)
+    check_weights(weight)
     return Pairs(i[weight > 0], j[weight > 0], weight[weight > 0], (matrix.shape[0], matrix.shape[1]))
 
 
@@ -291,17 +319,78 @@ class Weighted(Target):
     def reads(self) -> frozenset[str]:  # type: ignore[override]  # a property here
         return self.base.reads | {"weights"}
 
+    @property
+    def rule(self) -> str:  # type: ignore[override]  # a property here
+        return self.base.rule
+
+    def names(self, sides: Sides) -> Tensor | None:
+        return self.base.names(sides)
+
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         w, other = (side.to(dtype) for side in _both(sides, "weights"))
         for side in (w, other):
-            if seen(~((side > 0) & torch.isfinite(side)).all()):
+            if true_if_eager(~((side > 0) & torch.isfinite(side)).all()):
                 k = int(torch.where(torch.isfinite(side), side, -torch.inf).argmin())
                 raise ValueError(f"weights[{k}]={float(side[k]):g} must be > 0 and finite; to ignore a sample, drop it")
         support = self.base.on(sides, dtype)
-        if isinstance(support, Groups) and seen(other.max() * torch.finfo(dtype).eps ** 0.5 > other.min()):
+        if isinstance(support, Groups) and true_if_eager(other.max() * torch.finfo(dtype).eps ** 0.5 > other.min()):
             # a group's sum would lose a small weight beside a large one that is taken off again
             support = Full(support.dense())
         return support.scaled(w.sqrt(), other.sqrt())
+
+
+@dataclass(frozen=True, repr=False)
+class Teacher(Target):
+    """T is the plan between other embeddings of the same samples, which a teacher made (P_tgt in Eq. 8, eq:mainobj).
+
+    The plan has hard marginals; no gradient flows to it. With KL, this is the KLOT loss of SOTAlign. Reads `teacher`,
+    and `ids` if pairs are known.
+
+    Args:
+        eps: temperature of the teacher's plan.
+        weight: how much known pairs count: T = (1 − weight)·plan + weight·pairs.
+        iterations: the most, for the teacher's plan.
+        tol: ends them early.
+
+    Example:
+        >>> import torch, gcalign
+        >>> criterion = gcalign.method("gca-ince", target=gcalign.Teacher(eps=0.1))
+        >>> t = torch.randn(6, 5)
+        >>> criterion(torch.randn(6, 3), torch.randn(6, 3), teacher=(t, t)).shape
+        torch.Size([])
+    """
+
+    eps: float = 0.05
+    weight: float = 0.0
+    iterations: int = 100
+    tol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        positive("eps", self.eps, "the temperature of the teacher's plan, e.g. 0.05")
+        if not 0 <= positive("weight", self.weight, "how much known pairs count, from 0 to 1", zero=True) <= 1:
+            raise ValueError(f"weight={self.weight:g} must be at most 1; 1 takes the known pairs alone")
+
+    @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]  # a property here
+        return frozenset({"teacher", "ids"} if self.weight > 0 else {"teacher"})
+
+    @torch.no_grad()
+    def on(self, sides: Sides, dtype: torch.dtype) -> Support:
+        kernel = Cosine(self.eps)
+        x, y = (kernel.features(t.to(dtype)) for t in _both(sides, "teacher"))
+        factors = kernel.factors(x, y)
+        assert factors is not None
+        source, eps = Inner(*factors, exclude_self=sides.joint), x.new_tensor(self.eps)
+        problem = Problem.of(source, (Rows(), Columns()), Entropic(), eps, eps_value=self.eps)
+        options = Options(self.iterations, self.tol, block="auto")
+        plan = solve(problem, options, Reads(plan=True))
+        pairs = None
+        if self.weight > 0:
+            pairs = Identity().on(sides, dtype)
+            pairs = pairs if isinstance(pairs, Pairs) else None
+            assert pairs is not None, "ids under torch.compile need weight=0"
+        solved = Solved(source, plan.log_u, plan.log_v, pairs, self.weight)
+        return solved if source.shape[0] * source.shape[1] > DENSE_ENTRIES else Full(solved.dense())
 
 
 def as_target(target: Target | Tensor) -> Target:

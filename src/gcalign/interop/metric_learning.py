@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +10,9 @@ from torch import Tensor, nn
 
 from gcalign.alignment import Alignment
 from gcalign.batch import check_embeddings
-from gcalign.geometry import Entropic
+from gcalign.entries import spread
 from gcalign.methods import method as named
-from gcalign.objective import refuse_loss
-from gcalign.queue import spread
-from gcalign.transport import op
-from gcalign.transport.operators.sources import Given
-from gcalign.transport.problem import Problem
+from gcalign.transport.operators.sources import Mask
 from gcalign.transport.support import Full
 
 
@@ -102,22 +97,14 @@ class SupConLoss(nn.Module):
 
     def _per_row(self, z1: Tensor, z2: Tensor, positive: Tensor, allowed: Tensor) -> Tensor:
         """The loss of each anchor; every anchor has a positive, and every column an anchor."""
-        criterion, dtype = self.criterion, torch.promote_types(z1.dtype, torch.float32)
-        with torch.autocast(z1.device.type, enabled=False):
-            x, y = (criterion.kernel.features(z.to(dtype)) for z in (z1, z2))
-            kernel = Given(criterion.kernel(x, y).masked_fill(~allowed, -torch.inf))
-            target = Full(positive / positive.sum(1, keepdim=True).to(dtype))
-            constraints = criterion.constraints
-            if bool((target.nu == 0).any()):
-                constraints = spread(constraints, target, self.share, allowed=allowed)
-            value = criterion.kernel.eps
-            eps = torch.as_tensor(value, dtype=dtype, device=z1.device)
-            number = math.nan if isinstance(value, Tensor) else float(value)
-            problem = Problem.of(kernel, constraints, Entropic(), eps, target, eps_value=number)
-            losses = criterion.divergence.per_row(op.solve(problem, criterion.form))
-        if criterion.check_finite and not math.isfinite(losses.detach().sum().item()):
-            refuse_loss(criterion, losses, z1, z2)
-        return losses
+        criterion, target = self.criterion, positive / positive.sum(1, keepdim=True).float()
+        constraints = criterion.constraints
+        try:
+            if bool((target.sum(0) == 0).any()):
+                criterion.constraints = spread(constraints, Full(target), self.share, mask=Mask(allowed))
+            return criterion(z1, z2, target=target, allowed=allowed)
+        finally:
+            criterion.constraints = constraints
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}"

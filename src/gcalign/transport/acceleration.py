@@ -15,7 +15,7 @@ MEMORY = 5
 _SLOW = 0.1  # if the error falls faster than this, points are not mixed
 
 
-class Accelerated:
+class Mixing:
     """Computes the next b from b and G(b). If the error grew, the stored points are dropped and the next b is G(b)."""
 
     def __init__(self, *, balanced: bool) -> None:

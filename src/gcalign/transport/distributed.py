@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import warnings
 from dataclasses import fields
 from typing import Any
@@ -11,18 +13,18 @@ from torch import Tensor
 from torch import distributed as dist
 
 from gcalign.batch import Side
-from gcalign.transport.operators.sharded import Shard, answering, name_of
+from gcalign.transport.operators.sharded import Shard, explain_collective_errors, name_of
 
 _KNOWN = tuple(field.name for field in fields(Side))  # features first
 _warned = False
 
 
-def shard(gather: bool, group: str = "") -> Shard | None:
-    """This rank's share of the work; None for one process, or where each rank is to be alone."""
-    if not gather or not (dist.is_available() and dist.is_initialized()):
+def shard(group: str = "") -> Shard | None:
+    """This rank's share of the work; None for one process."""
+    if not (dist.is_available() and dist.is_initialized()):
         return None
-    found = Shard(group)
-    return None if found.world == 1 else found
+    mine = Shard(group)
+    return None if mine.world == 1 else mine
 
 
 def warn_alone() -> None:
@@ -44,37 +46,82 @@ def group_name(gather: bool | dist.ProcessGroup) -> str:
     return "" if isinstance(gather, bool) else name_of(gather)
 
 
-def exchange_headers(shard: Shard, sides: tuple[Side, Side] | None, device: torch.device) -> list[list[int]]:
-    """[rows of z1, rows of z2] of every rank; raises if batches cannot be joined. sides=None: this rank failed."""
-    mine = [0] * (4 + 2 * len(_KNOWN))
+def exchange_headers(
+    shard: Shard,
+    sides: tuple[Side, Side] | None,
+    device: torch.device,
+    *,
+    negatives: Tensor | None = None,
+    criterion: str = "",
+    eps: float = 0.0,
+) -> list[list[int]]:
+    """[rows of z1, rows of z2, rows of negatives] of every rank; raises if batches cannot be joined.
+
+    `criterion` is the loss in words and ε its temperature, which must be those of all ranks. sides=None: this rank has
+    refused its batch.
+    """
+    mine = [0] * (8 + 2 * len(_KNOWN))
     if sides is not None:
         first, second = sides
+        rows = [len(first), len(second), 0 if negatives is None else len(negatives)]
         if torch.compiler.is_compiling():  # sizes cannot be read; `gcalign::join` checks that they agree
-            return [[len(first), len(second)]] * shard.world
-        mine = [1, len(first), len(second), first.features.shape[1], *_kinds(first), *_kinds(second)]
+            return [rows] * shard.world
+        kinds = [first.features.shape[1], _kind(negatives), *_kinds(first), *_kinds(second)]
+        mine = [1, *rows, digest(criterion), *struct.unpack("q", struct.pack("d", eps)), *kinds]
     header = torch.tensor(mine, dtype=torch.long, device=device)
     headers = [torch.empty_like(header) for _ in range(shard.world)]
-    with answering():
+    with explain_collective_errors():
         dist.all_gather(headers, header, group=shard.group)
-    rows = [h.tolist() for h in headers]
-    refused = [rank for rank, h in enumerate(rows) if not h[0]]
+    ranks = [h.tolist() for h in headers]
+    refused = [rank for rank, h in enumerate(ranks) if not h[0]]
     if sides is not None and refused:
         raise RuntimeError(
             f"rank {refused[0]} refused its batch, so no batch can be joined; see the error of that rank"
         )
-    for rank, h in enumerate(rows):
-        if sides is not None and h[3:] != rows[0][3:]:
+    if sides is not None:
+        _check_same_criterion(shard, [h[4:6] for h in ranks], criterion, eps)
+    for rank, h in enumerate(ranks):
+        if sides is not None and h[6:] != ranks[0][6:]:
             raise ValueError(
-                f"ranks 0 and {rank} have batches of different kinds (dimensions {rows[0][3]} and {h[3]}, or other "
-                "dtypes, or labels, domains, ids or weights on one of them only); give all ranks the same arguments"
+                f"ranks 0 and {rank} have batches of different kinds (dimensions {ranks[0][6]} and {h[6]}, or other "
+                "dtypes, or labels, domains, ids, weights or negatives on one of them only); give all ranks the same "
+                "arguments"
             )
-    return [h[1:3] for h in rows]
+    return [h[1:4] for h in ranks]
+
+
+def digest(text: str) -> int:
+    """A number for a text, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+def _check_same_criterion(shard: Shard, ranks: list[list[int]], criterion: str, eps: float) -> None:
+    """Raise if ranks have different criteria; all ranks then exchange them in words, to name both."""
+    other = next((rank for rank, found in enumerate(ranks) if found != ranks[0]), None)
+    if other is None:
+        return
+    words: list[Any] = [None] * shard.world
+    dist.all_gather_object(words, f"{criterion} at eps={eps:g}", group=shard.group)
+    raise ValueError(
+        f"ranks 0 and {other} have different criteria, so their losses are not those of one batch: "
+        f"{words[0]} and {words[other]}; make the criterion with the same settings on every rank, and start a learnt "
+        "eps from the same value (DistributedDataParallel around a module that holds the criterion keeps it equal)"
+    )
 
 
 def _kinds(side: Side) -> list[int]:
-    """A number for dtype and dimensions of each field; 0 if the field is None."""
-    values = (getattr(side, name) for name in _KNOWN)
-    return [0 if x is None else 100 * x.dim() + 1 + _DTYPES.index(x.dtype) for x in values]
+    """A number for dtype and dimensions of each field."""
+    return [_kind(getattr(side, name)) for name in _KNOWN]
+
+
+def _kind(x: Tensor | None) -> int:
+    """A number for dtype and dimensions; 0 for None. Rows of all ranks must agree in all sizes but the first."""
+    if x is None:
+        return 0
+    width = 0
+    for size in x.shape[1:]:
+        width = width * 1_000_003 + size
+    return (width * 10 + x.dim()) * 10 + 1 + _DTYPES.index(x.dtype)
 
 
 _DTYPES = (torch.float32, torch.float64, torch.int64)
@@ -89,14 +136,12 @@ def joined(shard: Shard, side: Side, sizes: list[int]) -> Side:
     """
 
     known = {name: getattr(side, name) for name in _KNOWN}
-    check = torch.compiler.is_compiling()
-    return Side(
-        **{
-            name: torch.ops.gcalign.join(x, sizes, shard.rank, check, shard.name)
-            for name, x in known.items()
-            if x is not None
-        }
-    )
+    return Side(**{name: gathered(shard, x, sizes) for name, x in known.items() if x is not None})
+
+
+def gathered(shard: Shard, x: Tensor, sizes: list[int]) -> Tensor:
+    """The rows of a tensor from all ranks, with their gradient."""
+    return torch.ops.gcalign.join(x, sizes, shard.rank, torch.compiler.is_compiling(), shard.name)
 
 
 _library = torch.library.Library("gcalign", "FRAGMENT")
@@ -109,7 +154,7 @@ def _join(x: Tensor, sizes: list[int], rank: int, check: bool, group: str) -> Te
     if check:
         mine = torch.tensor([len(x)], device=x.device)
         lengths = [torch.empty_like(mine) for _ in sizes]
-        with answering():
+        with explain_collective_errors():
             dist.all_gather(lengths, mine, group=shard.group)
         if {int(length) for length in lengths} != {len(x)}:
             raise RuntimeError(
@@ -121,7 +166,7 @@ def _join(x: Tensor, sizes: list[int], rank: int, check: bool, group: str) -> Te
     if len(x) < most:
         padded = torch.cat([x, x.new_zeros(most - len(x), *x.shape[1:])])
     parts = [torch.empty_like(padded) for _ in sizes]
-    with answering():
+    with explain_collective_errors():
         dist.all_gather(parts, padded, group=shard.group)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 

@@ -3,95 +3,228 @@
     ∂L/∂log K = (on the target) + row softmax ∘ ρ + column softmax ∘ σ + (row statistics) + (iterations)
 
 ρ and σ are the adjoints of log(K v) and log(Kᵀ u). Their derivatives are the two softmaxes, P over its row sums and P
-over its column sums, whose entries are at most 1 whatever the plan. *Envelope*: scalings are constant. *Truncated*:
-iterations are reversed, each by two matrix–vector products; what they add is K times a rank-two matrix, and all of it
-is one skinny matrix product at the end. `implicit` has what is done in logarithms.
+over its column sums, whose entries are at most 1 whatever the plan. *Truncated*: iterations are reversed, each by two
+matrix–vector products; what they add is K times a rank-two matrix, and all of it is one skinny matrix product at the
+end. *Implicit*: the fixed point is differentiated (module `implicit`, which has all that is done in logarithms).
+*Envelope*: the loss is a Fenchel–Young loss of a converged plan, so ∂L/∂log K = γ(P − T), where γ is the weight of the
+loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gcalign.transport.implicit import REVERSED, in_logarithms
-from gcalign.transport.logarithmic import Scalings
+from gcalign.transport.implicit import REVERSED, Parts, in_logarithms
 from gcalign.transport.operators.blocked import Blocked
 from gcalign.transport.operators.sources import Inner, add_offset
-from gcalign.transport.problem import LONG, Form, Problem, statistics_of
-from gcalign.transport.sinkhorn import exponents
+from gcalign.transport.problem import Options, Problem
+from gcalign.transport.sinkhorn import Scalings, exponents
+from gcalign.transport.statistics import Statistic
 from gcalign.transport.support import Pairs, Support
 
-Adjoints = tuple[Tensor | None, ...]  # ∂L/∂ of each output of `outputs`; None where the loss has no use for one
+MANY = 20  # recorded iterations from which their reversal may end early
+
+# --- which gradient -------------------------------------------------------------------------------------------
 
 
-def outputs(operator: Blocked, problem: Problem, form: Form, s: Scalings) -> tuple[Tensor, ...]:
-    """log P on the target, log P1, log Pᵀ1, the row statistics, a and b."""
-    target, n = problem.target, operator.shape[0]
-    assert target is not None
+class Choice(NamedTuple):
+    """A gradient mode and the reason for it."""
+
+    mode: str
+    reason: str
+
+
+def choose(options: Options, *, constrained: int, converged: bool, dual: bool, feasible: bool) -> Choice:
+    """The cheapest exact mode for row and column marginals, or the requested one if it is exact.
+
+    `constrained` is the number of constrained sides. `dual` is whether the divergence is a Fenchel–Young loss, whose
+    gradient is P − T.
+    """
+    requested, enveloped = options.gradient, dual and feasible
+    if requested == "unrolled":
+        return Choice("unrolled", "requested: autograd through every iteration")
+    if not constrained:
+        return Choice("envelope", "there are no constraints: P = K, so only log K is differentiated")
+    if requested == "envelope" and not enveloped:
+        why = "the divergence has no dual form here" if not dual else "the target's marginals are not the plan's"
+        raise ValueError(f"gradient='envelope' would be wrong: {why}; use 'implicit' or 'auto'")
+    if not converged:
+        asked = "" if requested in ("auto", "truncated") else f"{requested} was requested, but "
+        return Choice(
+            "truncated", f"{asked}the plan has not converged, so its iterations are differentiated one by one"
+        )
+    if requested != "auto":
+        return Choice(requested, "requested")
+    if enveloped:
+        return Choice("envelope", "the plan has converged and the target has its marginals, so ∂L/∂log K = P − T")
+    why = "the divergence is not KL" if not dual else "the target does not have the plan's marginals"
+    if constrained == 2 and options.iterations < MANY and not options.accelerated:
+        return Choice("truncated", f"{why}, so the few iterations are differentiated one by one")
+    return Choice("implicit", f"the plan has converged and {why}, so its fixed point is differentiated")
+
+
+# --- what a divergence reads ----------------------------------------------------------------------------------
+
+
+class Reads(NamedTuple):
+    """What a divergence reads of a plan."""
+
+    statistics: tuple[Statistic, ...] = ()  # of rows
+    powers: tuple[float, ...] = ()  # q of Σ_j T_ij P_ij^q
+    entries: bool = False  # log P on the target, if that is a matrix
+    columns: bool = False  # log Pᵀ1 also if the columns have no constraint
+    dual: bool = False  # it is a Fenchel–Young loss
+    plan: bool = False  # the plan itself is wanted, and no loss
+
+
+class PowerSum:
+    """log Σ_j T_ij P_ij^q of each row."""
+
+    def __init__(self, q: float) -> None:
+        self.q = q
+
+    def __call__(self, log_p: Tensor, t: Tensor) -> Tensor:  # [b, m], [b, m] -> [b]
+        return torch.logsumexp(torch.where(t > 0, self.q * log_p + t.log(), -torch.inf), 1)
+
+
+def statistics_of(reads: Reads, target: Support) -> tuple[Statistic, ...]:
+    """Row statistics and, if T is not a list of pairs, log Σ_j T_ij P_ij^q for the powers."""
+    if isinstance(target, Pairs) or not reads.powers:
+        return reads.statistics
+    return (*reads.statistics, *(PowerSum(q) for q in reads.powers))
+
+
+class Vectors(NamedTuple):
+    """What a divergence reads of a solved plan, or the adjoints of it (None: the loss does not depend on it)."""
+
+    on_target: Tensor | None  # log P on the target's pairs [k], Σ_j T_ij log P_ij [n], or log P [n, m]
+    log_rows: Tensor | None  # [n]  log P1
+    log_columns: Tensor | None  # [m]  log Pᵀ1; empty if nothing needs it
+    terms: Tensor | None  # [n, k]  row statistics
+    a: Tensor | None  # [n]  log u
+    b: Tensor | None  # [m]  log v
+    eps: Tensor | None  # []
+
+
+def read(operator: Blocked, problem: Problem, reads: Reads, s: Scalings) -> Vectors:
+    """The vectors of a solved plan."""
+    target, n = problem.support, operator.shape[0]
     if s.on_pairs is not None:
         on_target = s.on_pairs
     elif isinstance(target, Pairs):
         on_target = operator.source.log_on_pairs(target) + target.along_rows(s.a) + target.along_columns(s.b)
-    elif form.reads_entries:
+    elif reads.entries:
         on_target = (operator.source.rows(0, n) + s.a[:, None] + s.b).masked_fill(target.dense() == 0, 0)
     else:
         on_target = operator.source.against(target) + s.a * target.mu + target.dot(s.b)
     log_columns = s.log_columns
     if log_columns is None:
-        log_columns = s.b + operator.log_rmatvec(s.a) if form.needs_columns else operator.like.new_empty(0)
+        log_columns = s.b + operator.log_rmatvec(s.a) if reads.columns else operator.like.new_empty(0)
     terms = operator.like.new_empty(n, 0)
-    if statistics := statistics_of(form, target):
+    if statistics := statistics_of(reads, target):
         parts = [
             torch.stack([f(log_k + s.a[i:j, None] + s.b, target.rows(i, j)) for f in statistics], 1)
             for i, j, log_k in operator.log_blocks()
         ]
         terms = operator.by_rows(parts, len(statistics))
-    return on_target, s.log_rows, log_columns, terms, s.a, s.b
+    return Vectors(on_target, s.log_rows, log_columns, terms, s.a, s.b, problem.eps)
+
+
+# --- the gradient ---------------------------------------------------------------------------------------------
 
 
 def backward(
-    operator: Blocked, problem: Problem, form: Form, s: Scalings, mode: str, adjoint: Adjoints, wanted: list[bool]
+    operator: Blocked,
+    problem: Problem,
+    reads: Reads,
+    s: Scalings,
+    mode: str,
+    adjoint: Vectors,
+    wanted: Sequence[bool],
+    eps_wanted: bool,
 ) -> tuple[Tensor | None, list[Tensor | None]]:
-    """∂L/∂ε through the steps, and ∂L/∂ of each tensor of the kernel."""
-    target = problem.target
-    assert target is not None
-    on_target, rho, sigma, terms, a, b = adjoint
-    sigma = None if sigma is None or not len(sigma) else sigma
-    statistics = statistics_of(form, target)
-    extra: Callable[[int, int], Tensor] | None = None
-    if statistics and terms is not None:
-
-        def extra(start: int, stop: int) -> Tensor:
-            """∂/∂log P of the row statistics in these rows, by autograd on the block."""
-            log_p = (operator.source.rows(start, stop) + s.a[start:stop, None] + s.b).detach().requires_grad_()
-            with torch.enable_grad():
-                total = torch.stack([f(log_p, target.rows(start, stop)) for f in statistics], 1)
-            return torch.autograd.grad(total, log_p, terms[start:stop])[0]
-
+    """∂L/∂ε other than through the kernel, and ∂L/∂ of each tensor of the kernel."""
+    target, on_target = problem.support, adjoint.on_target
     if on_target is not None and on_target.dim() == 2:
         on_target = on_target.masked_fill(target.dense() == 0, 0)
-    if mode == "envelope" or (problem.rows is None and problem.columns is None):
-        a = b = None
+    extra: Callable[[int, int], Tensor] | None = None
+    parts: Parts | None = None
+    factors, eps_grad = None, None
+    if mode == "envelope" and problem.constrained:
+        if on_target is None:
+            return None, [None] * len(wanted)
+        weight, scale = _envelope_weights(problem, s, on_target)
+        if s.linear:
+            z = s.rows[s.recorded - 1, 1] if operator.shard is None else (s.a + operator.r).exp()
+            factors = (scale * z)[:, None], s.columns[s.recorded if problem.columns is not None else 0, 0][:, None]
+        else:
+            parts = Parts()
+            parts.add(s.a, scale.expand(len(s.a)), s.b, None)
+            eps_grad = _price_slope(problem, s, weight, scale) if eps_wanted else None
     else:
-        a, b = _direct(operator, target, on_target, rho, sigma, extra, a, b)
-    if s.linear:
-        eps_grad, loose, frame = None, None, _linear(operator, problem, s, rho, sigma, a, b)
-    else:
-        parts, eps_grad = in_logarithms(operator, problem, s, mode, rho, sigma, a, b)
-        frame = parts.on(operator, s)
-        loose = parts if frame is None and parts else None
-    left, right = (None, None) if frame is None else frame
+        a, b, statistics = None, None, statistics_of(reads, target)
+        rho, sigma, terms = adjoint.log_rows, adjoint.log_columns, adjoint.terms
+        sigma = None if sigma is None or not len(sigma) else sigma
+        if statistics and terms is not None:
+
+            def extra(start: int, stop: int) -> Tensor:
+                """∂/∂log P of the row statistics in these rows, by autograd on the block."""
+                log_p = (operator.source.rows(start, stop) + s.a[start:stop, None] + s.b).detach().requires_grad_()
+                with torch.enable_grad():
+                    total = torch.stack([f(log_p, target.rows(start, stop)) for f in statistics], 1)
+                return torch.autograd.grad(total, log_p, terms[start:stop])[0]
+
+        if problem.constrained:
+            a, b = _direct(operator, target, on_target, rho, sigma, extra, adjoint.a, adjoint.b)
+        if s.linear:
+            factors = _linear(operator, problem, s, rho, sigma, a, b)
+        else:
+            parts, eps_grad = in_logarithms(operator, problem, s, mode, rho, sigma, a, b)
+        if adjoint.eps is not None:
+            eps_grad = adjoint.eps if eps_grad is None else eps_grad + adjoint.eps
     more = extra
-    if loose is not None:
+    if parts:
+        factors = parts.factors(operator, s)
+        if factors is None:
 
-        def more(start: int, stop: int) -> Tensor:
-            total = loose.block(start, stop, operator.source.rows(start, stop))
-            return total if extra is None else total + extra(start, stop)
+            def more(start: int, stop: int) -> Tensor:
+                total = parts.block(start, stop, operator.source.rows(start, stop))
+                return total if extra is None else total + extra(start, stop)
 
+    left, right = (None, None) if factors is None else factors
     return eps_grad, _pullback(operator, target, wanted, left, right, on_target, more)
+
+
+def _envelope_weights(problem: Problem, s: Scalings, on_target: Tensor) -> tuple[Tensor, Tensor]:
+    """γ of ∂L/∂log K = γ(P − T), and what makes γP of the plan of `s`, which may have another mass.
+
+    The adjoint of log P on the target is −γT, and that tells γ. All other adjoints are without use: a Fenchel–Young
+    loss has this gradient, whatever it reads of the plan.
+    """
+    target = problem.support
+    if on_target.dim() == 1 and (not isinstance(target, Pairs) or target.unit):
+        weight = -on_target[0]
+    else:
+        t = target.weight if isinstance(target, Pairs) else target.dense().flatten()
+        largest = t.argmax()
+        weight = -on_target.flatten()[largest] / t[largest]
+    return weight, weight if problem.total is None else weight * problem.total / s.log_rows.exp().sum()
+
+
+def _price_slope(problem: Problem, s: Scalings, weight: Tensor, scale: Tensor) -> Tensor:
+    """∂L/∂ε through λ/ε at a constant log K: minus the derivative of the price of the plan."""
+    shift = 0.0 if problem.total is None else (scale / weight).log()
+    with torch.enable_grad():
+        eps = problem.eps.detach().requires_grad_()
+        price = 0 * eps
+        for side, log_sums in ((problem.rows, s.log_rows), (problem.columns, s.log_columns)):
+            if side is not None and log_sums is not None:
+                price = price + side.penalty.price(side.mass, log_sums + shift, eps).sum()
+    return -weight * torch.autograd.grad(price, eps)[0]
 
 
 def _direct(
@@ -117,9 +250,9 @@ def _direct(
     if extra is not None:
         to_a, to_b = operator.like.new_zeros(operator.shape[0]), operator.like.new_zeros(operator.shape[1])
         for start, stop in operator.spans:
-            seen = extra(start, stop)
-            to_a[start:stop] = seen.sum(1)
-            to_b += seen.sum(0)
+            slope = extra(start, stop)
+            to_a[start:stop] = slope.sum(1)
+            to_b += slope.sum(0)
         through = operator.summed(to_a, to_b)
     totals, sides = [], ((a, rho, direct[0], through[0]), (b, sigma, direct[1], through[1]))
     for n, parts in zip(operator.shape, sides, strict=True):
@@ -142,12 +275,12 @@ def _linear(
     a: Tensor | None,
     b: Tensor | None,
 ) -> tuple[Tensor, Tensor] | None:
-    """left [n, k] and right [m, k] with K̂ ∘ (left rightᵀ) = ∂L/∂log K off the target; a and b None: the envelope.
+    """left [n, k] and right [m, k] with K̂ ∘ (left rightᵀ) = ∂L/∂log K off the target.
 
     With y = −τ₂ b̄/(K̂ᵀz) a column step sends K̂ ∘ (z ⊗ y) to the kernel and z ∘ K̂y to ū; with δ = −τ₁ ū/(K̂x) a row step
     sends K̂ ∘ (δ ⊗ x) to the kernel and x ∘ K̂ᵀδ to the v̄ before it.
     """
-    rows, columns, done = problem.rows, problem.columns, s.iterations
+    rows, columns, done = problem.rows, problem.columns, s.recorded
     kxs, zs = s.rows[:, 0].unbind(), s.rows[:, 1].unbind()
     xs, ws = s.columns[:, 0].unbind(), s.columns[:, 1].unbind()
     lefts: list[Tensor] = []
@@ -160,7 +293,7 @@ def _linear(
         if b is not None:
             b = torch.addcmul(b, xs[end], _products(operator, None, y)[1])
     if sigma is not None:
-        if columns is None:  # only the divergence asks for these sums
+        if columns is None:  # only the divergence needs these sums
             z = (s.a + operator.r).exp()
             y = sigma / _products(operator, None, z)[1]
         else:
@@ -176,7 +309,9 @@ def _linear(
             minus_k = (-s.rows[:done, 0] if tau_1 == 1 else s.rows[:done, 0] * (-1 / tau_1)).unbind()
         if columns is not None and tau_2 is not None:
             minus_w = (-s.columns[:done, 1] if tau_2 == 1 else s.columns[:done, 1] * (-1 / tau_2)).unbind()
-        least = 8 * torch.finfo(a.dtype).eps * (a.abs().sum() + b.abs().sum()) if done >= LONG else None
+        least = None
+        if done >= MANY:
+            least = 8 * torch.finfo(a.dtype).eps * (a.abs().sum() + b.abs().sum())
         outer: Tensor | None = a  # the adjoint that u has from outside: of the last iteration's alone
         for t in range(done - 1, -1, -1):
             to_w = None
@@ -192,7 +327,7 @@ def _linear(
             if back is None:
                 break
             b, outer = xs[t] * back, None
-            # iterations forget: once the adjoint is rounding, so is all that earlier ones would add
+            # the adjoint decays: once it is negligible, so are the terms of all earlier iterations
             if least is not None and t % REVERSED == 0 and bool(b.abs().sum() <= least):
                 break
     if len(lefts) == 1:
@@ -209,7 +344,7 @@ def _reversed_row_step(
         return outer / minus_k, None
     one, back = operator.spans == [(0, operator.shape[0])], None
     delta = z if one else torch.zeros_like(z)
-    for first, last, k in operator.made or operator.blocks():
+    for first, last, k in operator.filled or operator.blocks():
         z_block, minus, more = z, minus_k, outer
         if not one:  # views cost as much as a small product
             z_block, minus, more = z[first:last], minus_k[first:last], None if outer is None else outer[first:last]
@@ -229,7 +364,7 @@ def _reversed_row_step(
 def _products(operator: Blocked, x: Tensor | None, y: Tensor | None) -> tuple[Any, Any]:
     """K̂x in this rank's rows [n], and K̂ᵀy [m]; None where there is no x or y."""
     ahead, back = None if x is None else operator.like.new_zeros(operator.shape[0]), None
-    for first, last, k in operator.made or operator.blocks():
+    for first, last, k in operator.filled or operator.blocks():
         if ahead is not None and x is not None:
             torch.mv(k, x, out=ahead[first:last])
         if y is not None:
@@ -246,7 +381,7 @@ def _products(operator: Blocked, x: Tensor | None, y: Tensor | None) -> tuple[An
 def _pullback(
     operator: Blocked,
     target: Support,
-    wanted: list[bool],
+    wanted: Sequence[bool],
     left: Tensor | None,  # [n, k]
     right: Tensor | None,  # [m, k]
     on_target: Tensor | None,  # [k] on pairs, [n] for Σ_j T_ij log K_ij, or [n, m]
@@ -257,9 +392,9 @@ def _pullback(
     for tensor, want in zip(source.tensors, wanted, strict=True):
         grads.append(torch.zeros_like(tensor) if want else None)
     dense = on_target if on_target is not None and on_target.dim() == 2 else None
-    one = left is not None and left.shape[1] == 1 and dense is None and extra is None and isinstance(source, Inner)
-    if one and left is not None and right is not None:
-        _pull_rank_one(operator, left, right, grads)
+    one = left is not None and left.shape[1] == 1 and dense is None and extra is None
+    if one and isinstance(source, Inner) and source.own is None and left is not None and right is not None:
+        _pull_rank_one(operator, source, left, right, grads)
     elif left is not None or dense is not None or extra is not None:
         _pull_blocks(operator, left, right, dense, extra, grads)
     if operator.shard is not None:
@@ -272,13 +407,11 @@ def _pullback(
     return grads
 
 
-def _pull_rank_one(operator: Blocked, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
+def _pull_rank_one(operator: Blocked, source: Inner, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
     """W = diag(left) K̂ diag(right) is never made: its products with the factors are products with K̂."""
-    source = operator.source
-    assert isinstance(source, Inner)
     phi, psi, r, c = grads
     ahead = right * source.psi if phi is not None else None
-    for start, stop, k in operator.made or operator.blocks():
+    for start, stop, k in operator.filled or operator.blocks():
         mine = left[start:stop]
         if phi is not None and ahead is not None:
             part = phi[start:stop]
@@ -302,7 +435,7 @@ def _pull_blocks(
     grads: list[Tensor | None],
 ) -> None:
     weights = operator.like.new_empty(operator.block, operator.shape[1])
-    stored = [(*span, None) for span in operator.spans] if left is None else operator.made or operator.blocks()
+    stored = [(*span, None) for span in operator.spans] if left is None else operator.filled or operator.blocks()
     for start, stop, k in stored:
         w = weights[: stop - start]
         if k is None or left is None or right is None:

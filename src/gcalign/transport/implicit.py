@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +15,9 @@ from torch import Tensor
 
 from gcalign.constraints import Marginal
 from gcalign.transport.conjugate import conjugate_gradients
-from gcalign.transport.logarithmic import Scalings
-from gcalign.transport.operators.blocked import Blocked
+from gcalign.transport.operators.blocked import Block, Blocked
 from gcalign.transport.problem import Problem
+from gcalign.transport.sinkhorn import Scalings
 
 REVERSED = 8  # iterations between two tests of whether the adjoint is negligible
 
@@ -34,7 +35,7 @@ def in_logarithms(
     """The terms of ∂L/∂log K other than the target's, and ∂L/∂ε through the steps.
 
     rho and sigma are the adjoints of the logarithms of row and column sums, a and b those of the scalings. If a and b
-    are None, the gradient is the envelope's.
+    are None, the scalings are constants.
     """
     parts, eps_grad = Parts(), None
     log_kv, log_ktu = s.log_rows - s.a, None
@@ -53,7 +54,7 @@ def in_logarithms(
             rho = delta if rho is None else rho + delta
             sigma = eta if sigma is None else sigma + eta
         else:
-            if not len(s.rows):
+            if not s.recorded:
                 warnings.warn(
                     "the linear system of gradient='implicit' was not solved, and its iterations were not stored; the "
                     "gradient through the scalings is missing: use gradient='truncated'",
@@ -80,13 +81,13 @@ class Parts:
         one_n, one_m = torch.ones_like(alpha), torch.ones_like(beta)
         self._parts.append((alpha, one_n if x is None else x, beta, one_m if y is None else y))
 
-    def on(self, operator: Blocked, s: Scalings) -> tuple[Tensor, Tensor] | None:
+    def factors(self, operator: Blocked, s: Scalings) -> tuple[Tensor, Tensor] | None:
         """left [n, k] and right [m, k], so that the sum is K̂ ∘ (left rightᵀ); None if no K̂ fits all terms."""
-        if not self._parts:
+        if operator.exact:
             return None
         alpha, x, beta, y = (torch.stack(vectors, 1) for vectors in zip(*self._parts, strict=True))
-        frame = operator.frame(alpha, beta, s.a, s.b)
-        return None if frame is None else (frame[0] * x, frame[1] * y)
+        factors = operator.relative(alpha, beta, s.a, s.b)
+        return None if factors is None else (factors[0] * x, factors[1] * y)
 
     def block(self, start: int, stop: int, log_k: Tensor) -> Tensor:
         """The sum in rows start:stop, term by term."""
@@ -164,7 +165,7 @@ def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: T
     eps_grad = torch.zeros_like(eps)
     # the adjoint decays: once it is negligible, so are the terms of all earlier iterations
     negligible = 8 * torch.finfo(eps.dtype).eps * (a.abs().sum() + b.abs().sum())
-    for k in range(min(s.iterations, len(s.rows)) - 1, -1, -1):
+    for k in range(s.recorded - 1, -1, -1):
         (log_kv, a_then), (b_before, log_ktu) = s.rows[k], s.columns[k]
         eta = None
         if columns is not None:
@@ -186,6 +187,8 @@ def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: T
         parts.add(-log_kv, delta, b_before, None)
         eps_grad = eps_grad + through_eps
         a = torch.zeros_like(a)
+        if operator.exact:
+            continue
         if (k % REVERSED == 0 or a.device.type == "cpu") and bool(b.abs().sum() <= negligible):
             break
     return eps_grad
@@ -199,32 +202,40 @@ class Scaled:
     a: Tensor  # [n]
     b: Tensor  # [m]
 
-    def _frame(self) -> tuple[Tensor, Tensor]:
-        frame = self.operator.frame(self.a, self.b, self.a, self.b)
-        # a and b themselves are always in range, unless they are NaN
-        return (self.a * math.nan, self.b * math.nan) if frame is None else frame
+    def _parts(self) -> tuple[Tensor, Tensor, Iterable[Block]]:
+        """left, right and blocks of K̂ with diag(left) K̂ diag(right) = diag(eᵃ) K diag(eᵇ)."""
+        if self.operator.exact:
+            blocks = ((i, j, (log_k + self.a[i:j, None] + self.b).exp()) for i, j, log_k in self.operator.log_blocks())
+            return torch.ones_like(self.a), torch.ones_like(self.b), blocks
+        factors = self.operator.relative(self.a, self.b, self.a, self.b)
+        if factors is None:  # a and b themselves are always in range, unless they are NaN
+            factors = self.a * math.nan, self.b * math.nan
+        return *factors, self.operator.blocks()
 
     def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
-        left, right = self._frame()
+        left, right, blocks = self._parts()
         y = torch.zeros_like(self.a)
-        for start, stop, k in self.operator.blocks():
+        for start, stop, k in blocks:
             y[start:stop] = torch.mv(k, right * x)
         return left * self.operator.summed(y)[0]
 
     def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
-        left, right = self._frame()
+        left, right, blocks = self._parts()
         w, z = torch.zeros_like(self.b), left * z
-        for start, stop, k in self.operator.blocks():
+        for start, stop, k in blocks:
             w.addmv_(k.T, z[start:stop])
         return right * self.operator.summed(w)[0]
 
     def then(self, back: Scaled, x: Tensor, factor: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """y = self·x [n], and backᵀ·(factor ∘ (y + plus)) [m]; in one pass if one K̂ fits both."""
-        frame = self.operator.frame(torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1), self.a, self.b)
-        if frame is None:
+        factors = None
+        if not self.operator.exact:
+            alpha, beta = torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1)
+            factors = self.operator.relative(alpha, beta, self.a, self.b)
+        if factors is None:
             y = self.matvec(x)
             return y, back.rmatvec(factor * (y if plus is None else y + plus))
-        left, right = frame
+        left, right = factors
 
         def middle(y: Tensor, rows: slice) -> Tensor:
             y = left[rows, 0] * y

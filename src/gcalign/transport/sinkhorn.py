@@ -1,59 +1,144 @@
 """Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (Eq. 23, eq:uvupdatesapp), v⁰ = 1.
 
-`plain` multiplies by the stored K̂ and divides: four torch operations an iteration, six where a side is relaxed. It is
-for kernels whose scalings cannot leave the range of the dtype; the module `logarithmic` is for the others.
+There is one loop, `iterate`. A *step* does one iteration: `LinearStep` multiplies by the stored K̂ and divides, four torch
+operations or six if a side is relaxed, and is for kernels whose scalings cannot leave the range of the dtype. `LogStep`
+works in log space, for any kernel and any penalty, and can be differentiated by autograd. `Stop` decides when the
+iterations have converged, and a `Mixing` (see `acceleration`) may choose the next v.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from gcalign.transport.logarithmic import Scalings, accelerated, logarithmic, one_side
+from gcalign.constraints import Marginal
+from gcalign.transport.acceleration import Mixing
 from gcalign.transport.operators.blocked import Blocked
+from gcalign.transport.operators.reference import Reference
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.support import Pairs, Support
 
-FIRST_CHECK = 5  # iterations before the first test for convergence, which waits for the device
+FIRST_CHECK = 5  # iterations before the first test for convergence of linear steps, which waits for the device
 MODERATE = 10.0  # |log mass| up to which scalings stay in range beside a tame kernel
+MAX_ACCELERATED = 300  # accelerated iterations; if they have not converged by then, plain ones start again
+Exponents = tuple[float | None, float | None]  # τ of both steps; 1 for a free side, None if a step has another form
 
 
-def exponents(problem: Problem, eps: float) -> tuple[float | None, float | None]:
-    """τ of both steps; 1 where a side is free, None where a step has not that form."""
-    rows, columns = problem.rows, problem.columns
-    return (
-        1.0 if rows is None else rows.penalty.tau(eps),
-        1.0 if columns is None else columns.penalty.tau(eps),
-    )
+class Scalings(NamedTuple):
+    """log u and log v, the logarithms of the plan's sums, and a record of the iterations.
+
+    The record holds what the reverse pass needs of each iteration t: (K v_{t−1}, u_t) for the rows, (v_{t−1}, Kᵀ u_t)
+    for the columns. One more entry holds the final values. If `linear`, it is in the frame of K̂, else in log space.
+    """
+
+    a: Tensor  # [n]
+    b: Tensor  # [m]
+    log_rows: Tensor  # [n]  log P1
+    log_columns: Tensor | None  # [m]  log Pᵀ1 before the last column step; None without a column constraint
+    rows: Tensor  # [recorded + 1, 2, n]
+    columns: Tensor  # [recorded + 1, 2, m]
+    iterations: int  # all that were done
+    recorded: int  # those of the record
+    converged: bool
+    linear: bool
+    on_pairs: Tensor | None = None  # [k]  log P on the target's pairs, if it was computed
+
+
+class Sweep(NamedTuple):
+    """One iteration. A linear step holds numbers in the frame of K̂, a log step logarithms."""
+
+    before: Tensor  # [m]  v
+    sums: Tensor | None  # [n]  K v; None if no step needs it
+    scaling: Tensor  # [n]  u
+    back: Tensor | None  # [m]  Kᵀu; None if no step needs it
+    after: Tensor  # [m]  the next v
+
+
+class Step(Protocol):
+    """One iteration of rows and columns."""
+
+    start: Tensor  # [m]  the first v
+
+    def __call__(self, v: Tensor, number: int) -> Sweep: ...
+
+    def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
+        """By how much the columns are off in sum, the mass of the plan, and the largest change of log v."""
+
+    def on_pairs(self, sweep: Sweep) -> Tensor | None:
+        """The plan on the target's pairs [k]; None if the target is not a list of pairs."""
+
+    def rounding(self, sweep: Sweep) -> float:
+        """How far rounding leaves the columns, relative to the mass."""
+
+
+def iterate(
+    step: Step,
+    stop: Callable[[int, Sweep, Sweep | None], bool],
+    iterations: int,
+    mix: Callable[[Sweep], Tensor] | None = None,
+) -> tuple[Sweep, int, bool]:
+    """Repeat a step until `stop`: the last sweep, the number of iterations, and whether they converged."""
+    v, previous = step.start, None
+    for done in range(1, iterations + 1):
+        sweep = step(v, done - 1)
+        if stop(done, sweep, previous):
+            return sweep, done, True
+        v = sweep.after if mix is None else mix(sweep)
+        previous = sweep
+    return sweep, done, False
 
 
 def scalings(
-    operator: Blocked, problem: Problem, options: Options, tau: tuple[float | None, float | None], *, slots: int,
-    free: bool, linear: bool,
-) -> Scalings:  # fmt: skip
-    """The scalings of a problem. `slots` are for the record of iterations, 0 for none; `free` says that only the fixed
-    point counts, and not the iterations that lead to it; without `linear` nothing is done but in logarithms."""
+    operator: Blocked,
+    problem: Problem,
+    options: Options,
+    tau: Exponents,
+    *,
+    slots: int,
+    fixed_point: bool,
+    linear: bool,
+) -> Scalings:
+    """The scalings of a problem.
+
+    `slots` are for the record of iterations, 0 for none. `fixed_point` says that the result does not depend on the
+    iterations that lead to it. Without `linear`, steps are done in log space.
+    """
     linear = linear and operator.tame and None not in tau and problem.start is None
     linear = linear and _moderate(problem, tau)
-    if problem.rows is None or problem.columns is None:
-        return _one_side_plain(operator, problem, tau) if linear else one_side(operator, problem)
-    if options.long and free:
-        found = accelerated(operator, problem, options, tau)
-        if found.converged:
-            return found
-        linear = linear and operator.tame  # it may have moved its potentials
-    if linear:
-        return plain(operator, problem, tau, options, slots)
-    return logarithmic(operator, problem, options, slots, tau)
+    both, wasted = problem.constrained == 2, 0
+    if both and fixed_point and options.accelerated:
+        log_step = LogStep(operator, problem)
+        stop = Stop(log_step, problem.support, options, tau, patience=1)
+        mix = Accelerated(log_step, stop, problem.support, tau)
+        sweep, done, converged = iterate(log_step, stop, min(options.iterations, MAX_ACCELERATED), mix)
+        if converged:
+            return log_step.settled(sweep, done)
+        wasted, linear = done, linear and operator.tame  # the frame may have been moved
+    step = LinearStep(operator, problem, tau, slots) if linear else LogStep(operator, problem, slots)
+    if not both:  # one step satisfies one side for good; without a constraint, P = K
+        sweep, done, converged = iterate(step, lambda *_: True, 1)
+        return step.finished(sweep, done if problem.constrained else 0, converged, 0)
+    stop = Stop(step, problem.support, options, tau, patience=30, first=FIRST_CHECK if linear else 1)
+    sweep, done, converged = iterate(step, stop, options.iterations)
+    return step.finished(sweep, done, converged, wasted)
 
 
-def _moderate(problem: Problem, tau: tuple[float | None, float | None]) -> bool:
+def exponents(problem: Problem, eps: float) -> Exponents:
+    """τ of both steps; None for both if ε is not known as a number."""
+    if math.isnan(eps):
+        return None, None
+    tau = [1.0 if side is None else side.penalty.tau(eps) for side in (problem.rows, problem.columns)]
+    return tau[0], tau[1]
+
+
+def _moderate(problem: Problem, tau: Exponents) -> bool:
     """Whether no mass is huge or tiny, and no scaling makes up for different totals of rows and columns; looks only
     where the target does not say so."""
-    assert problem.target is not None
-    if problem.target.ordinary and problem.feasible:
+    if problem.support.ordinary and problem.follows:
         return True
     sides = [side.mass for side in (problem.rows, problem.columns) if side]
     masses = torch.cat(sides or [problem.eps.view(1)])
@@ -65,170 +150,254 @@ def _moderate(problem: Problem, tau: tuple[float | None, float | None]) -> bool:
     return bool(low >= -MODERATE and high <= MODERATE and drift <= MODERATE)
 
 
-# --- plain scalings -------------------------------------------------------------------------------------------
+# --- when to stop ---------------------------------------------------------------------------------------------
 
 
-def _top(mass: Tensor, tau: float, offset: Tensor) -> Tensor:
-    """μ^τ e^{(1 − τ) r}: with it a step in K̂'s frame is top / (K̂ x)^τ."""
-    return mass if tau == 1 else mass.pow(tau) * ((1 - tau) * offset).exp()
+class Stop:
+    """Whether to stop: the column sums change by less than `tol`, relative to ‖P − T‖₁ or the mass, and no column by
+    much.
+
+    `first` is the first iteration that is tested. If it is not 1, a test waits for the device, so that the next one is
+    done when the observed rate lets convergence be expected; if it cannot be expected, there is none.
+    """
+
+    def __init__(
+        self, step: Step, target: Support | None, options: Options, tau: Exponents, *, patience: int, first: int = 1
+    ) -> None:
+        self.step, self.target, self.patience = step, target, patience
+        self.tol, self.most, self.last = options.tol, _largest_change(options.tol, tau), options.iterations
+        self.each = first == 1
+        self.check = min(first, self.last) if options.tol > 0 else 0
+        self.error = math.inf
+        self._lowest, self._stalled = math.inf, 0
+
+    @torch.no_grad()
+    def __call__(self, done: int, sweep: Sweep, previous: Sweep | None) -> bool:
+        if done != self.check:
+            return False
+        error, mass, largest = self.step.change(sweep)
+        before = error if self.each or previous is None else self.step.change(previous)[0]
+        p = self.step.on_pairs(sweep)
+        distance = self.target.distance(p, mass) if p is not None and isinstance(self.target, Pairs) else mass
+        numbers = torch.stack([error, before, distance, mass, largest]).tolist()  # the one wait for the device
+        self.error, before_value, distance_value, total, change = numbers
+        enough = max(self.tol * distance_value, 4 * torch.finfo(mass.dtype).eps * total)
+        rate = self.error / before_value if before_value > 0 else 0.0
+        expected = max(self.error, enough * change / self.most)
+        self.check = done + 1 if self.each else _next_check(done, expected, rate, enough, self.last)
+        self._stalled = 0 if self.error < 0.5 * self._lowest else self._stalled + 1
+        self._lowest = self.error if self._stalled == 0 else self._lowest
+        if not self.error < math.inf:
+            return False
+        if self.error <= enough and change <= self.most:
+            return True
+        if self.error > enough and self._stalled < self.patience:
+            return False
+        # an error of the size of rounding that no longer falls cannot be reduced
+        rounding = self.step.rounding(sweep)
+        return self.error <= max(enough, total * rounding) and change <= max(self.most, 4 * rounding)
 
 
-def _step(top: Tensor, sums: Tensor, tau: float, out: Tensor) -> None:
-    if tau == 1:
-        torch.div(top, sums, out=out)
-    else:
-        torch.pow(sums, -tau, out=out).mul_(top)
-
-
-def plain(
-    operator: Blocked, problem: Problem, tau: tuple[float | None, float | None], options: Options, slots: int
-) -> Scalings:
-    """Scale rows, then columns. After a row step only the columns can be off, by Σ_j (Kᵀu)_j |v⁺_j − v_j| where v⁺ is
-    the next column step; that, relative to ‖P − T‖₁, is compared with `tol` after five iterations and then where its
-    rate lets it be expected. Where it cannot be expected, nothing is looked at any more."""
-    rows, columns, target, (tau_1, tau_2) = problem.rows, problem.columns, problem.target, tau
-    assert rows is not None
-    assert columns is not None
-    assert tau_1 is not None
-    assert tau_2 is not None
-    n, m = operator.shape
-    r, c = operator.r, operator.c
-    top_r, top_c = _top(rows.mass, tau_1, r), _top(columns.mass, tau_2, c)
-    slots = slots or 3  # the last three serve the test for convergence
-    make = operator.like.new_empty if operator.shard is None else operator.like.new_zeros
-    row_record, column_record = make(slots, 2, n), make(slots, 2, m)
-    kxs, zs = row_record[:, 0].unbind(), row_record[:, 1].unbind()
-    xs, ws = column_record[:, 0].unbind(), column_record[:, 1].unbind()
-    torch.exp(c.expand(m), out=xs[0])
-    inner = operator.source.on_pairs(target) if isinstance(target, Pairs) else None
-    each = options.most_change(tau)
-    done, converged, check = 0, False, min(FIRST_CHECK, options.iterations) if options.tol > 0 else 0
-    one = operator.spans == [(0, n)]
-    while done < options.iterations and not converged:
-        k = done % slots
-        x, w, kx, z = xs[k], ws[k], kxs[k], zs[k]
-        done += 1
-        after = xs[done % slots]
-        for first, last, block in operator.made or operator.blocks():
-            kx_block, z_block, top = kx, z, top_r
-            if not one:  # views cost as much as a small product
-                kx_block, z_block, top = kx[first:last], z[first:last], top_r[first:last]
-            torch.mv(block, x, out=kx_block)
-            _step(top, kx_block, tau_1, z_block)
-            if first == operator.first:
-                torch.mv(block.T, z_block, out=w)
-            else:
-                w.addmv_(block.T, z_block)
-        if operator.shard is not None:
-            w.copy_(operator.summed(w)[0])
-        _step(top_c, w, tau_2, after)
-        if done == check:
-            whole = z if operator.shard is None else operator.summed(z)[0]
-            before = (done - 2) % slots
-            last_error = torch.dot(ws[before], (x - xs[before]).abs_()) if done > 1 else None
-            error, rate, enough, change = _errors(operator, target, inner, whole, x, w, after, last_error, options.tol)
-            converged = error <= enough and change <= each
-            check = _next_check(done, max(error, enough * change / each), rate, enough, options.iterations)
-    x, kx = xs[done % slots], kxs[done % slots]
-    for first, last, block in operator.made or operator.blocks():
-        torch.mv(block, x, out=kx[first:last])
-    if operator.shard is not None:
-        kx, z = operator.summed(kx, z)
-    log_z, log_x = z.log(), x.log()
-    on_pairs = None
-    if inner is not None and isinstance(target, Pairs):
-        base = target.along_rows(log_z) + target.along_columns(log_x)
-        on_pairs = torch.add(base, inner, alpha=operator.source.scale)
-    return Scalings(
-        log_z - r,
-        log_x - c,
-        (z * kx).log_(),
-        (x * w).log_(),
-        done,
-        converged,
-        row_record,
-        column_record,
-        True,
-        on_pairs,
-    )
-
-
-def _errors(
-    operator: Blocked,
-    target: Support | None,
-    inner: Tensor | None,
-    z: Tensor,
-    x: Tensor,
-    w: Tensor,
-    after: Tensor,
-    last: Tensor | None,
-    tol: float,
-) -> tuple[float, float, float, float]:
-    """How far the columns are from their next step, how fast that falls, how far they may be, and the largest change
-    of one of them: one device wait."""
-    change = (after - x).abs_()
-    error, mass = torch.dot(w, change), torch.dot(w, x)
-    scale = mass
-    if isinstance(target, Pairs) and inner is not None:
-        log_p = target.along_rows(z).log() + target.along_columns(x).log()
-        scale = target.distance(torch.add(log_p, inner, alpha=operator.source.scale).exp_(), mass)
-    found = torch.stack([error, error if last is None else last, scale, mass, change.div_(x).max()]).tolist()
-    enough = max(tol * found[2], 4 * torch.finfo(x.dtype).eps * found[3])
-    return found[0], found[0] / found[1] if found[1] > 0 else 0.0, enough, found[4]
+def _largest_change(tol: float, tau: Exponents) -> float:
+    """By how much log v may still change in any column of a converged plan. A step shrinks distances by τ₁τ₂, so v is
+    then within √tol of its fixed point. A sum over columns does not show this: small masses count little."""
+    rate = 1.0 if tau[0] is None or tau[1] is None else tau[0] * tau[1]
+    return float(tol**0.5 * (1 - rate if rate < 1 else 1))
 
 
 def _next_check(done: int, error: float, rate: float, enough: float, last: int) -> int:
-    """The iteration after which convergence can be expected; beyond the last where it cannot."""
+    """The iteration after which convergence can be expected; beyond the last if it cannot."""
     if not (0 < rate < 1 and error > enough > 0):
-        return last  # no number, or no rate: look once more at the end
+        return last  # no number, or no rate: test once more at the end
     steps = math.ceil(math.log(enough / error) / math.log(rate))
     return done + steps if done + steps <= last else last if done + steps <= last + 2 else last + 1
 
 
-# --- one side -------------------------------------------------------------------------------------------------
+# --- the two kinds of steps -----------------------------------------------------------------------------------
 
 
-def _one_side_plain(operator: Blocked, problem: Problem, tau: tuple[float | None, float | None]) -> Scalings:
-    """One step meets one side for good; where both are free, P is K."""
-    (tau_1, tau_2), (n, m), target = tau, operator.shape, problem.target
-    assert tau_1 is not None
-    assert tau_2 is not None
-    r, c, done = operator.r, operator.c, 0
-    make = operator.like.new_empty if operator.shard is None else operator.like.new_zeros
-    row_record, column_record = make(2, 2, n), make(2, 2, m)
-    x, z = torch.exp(c.expand(m), out=column_record[0, 0]), row_record[0, 1]
-    kx = row_record[0, 0]
-    if problem.columns is not None:
-        torch.exp(r.expand(n), out=z)
-        w = column_record[0, 1].zero_()
-        for first, last, block in operator.blocks():
-            w.addmv_(block.T, z[first:last])
+class LogStep:
+    """Steps in log space: v = eᵇ, u = eᵃ. With a `Reference` as operator, autograd can differentiate them."""
+
+    def __init__(self, operator: Blocked | Reference, problem: Problem, slots: int = 0) -> None:
+        self.operator, self.problem, self.slots = operator, problem, slots
+        self.rows, self.columns, self.eps = problem.rows, problem.columns, problem.eps
+        (n, m), zero = operator.shape, torch.zeros_like(problem.eps)
+        self.start = zero.expand(m) if problem.start is None else problem.start
+        self.free = zero.expand(n)
+        self.row_record, self.column_record = zero.new_empty(slots, 2, n), zero.new_empty(slots, 2, m)
+        self.log_pairs: Tensor | None = None
+
+    def __call__(self, b: Tensor, number: int) -> Sweep:
+        log_kv, log_ktu, a = None, None, self.free
+        if self.rows is not None and self.columns is not None:
+            log_kv, a, log_ktu = self.operator.sweep(b, self._row_step)
+        elif self.rows is not None:
+            log_kv = self.operator.log_matvec(b)
+            a = self._row_step(log_kv, slice(None))
+        elif self.columns is not None:
+            log_ktu = self.operator.log_rmatvec(a)
+        after = b if self.columns is None or log_ktu is None else self.columns.scaling(log_ktu, self.eps)
+        if self.slots:
+            if log_kv is not None:
+                self.row_record[number, 0], self.row_record[number, 1] = log_kv, a
+            if log_ktu is not None:
+                self.column_record[number, 0], self.column_record[number, 1] = b, log_ktu
+        return Sweep(b, log_kv, a, log_ktu, after)
+
+    def _row_step(self, log_sums: Tensor, which: slice) -> Tensor:
+        assert self.rows is not None
+        return self.rows.scaling(log_sums, self.eps, which)
+
+    def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
+        assert sweep.back is not None
+        sums, step = (sweep.before + sweep.back).exp(), sweep.after - sweep.before
+        return (sums * torch.expm1(step).abs()).sum(), sums.sum(), step.abs().max()
+
+    def on_pairs(self, sweep: Sweep) -> Tensor | None:
+        target = self.problem.support
+        if not isinstance(target, Pairs) or not len(target.weight) or isinstance(self.operator, Reference):
+            return None
+        if self.log_pairs is None:
+            self.log_pairs = self.problem.kernel.log_on_pairs(target)
+        return (self.log_pairs + target.along_rows(sweep.scaling) + target.along_columns(sweep.before)).exp_()
+
+    def rounding(self, sweep: Sweep) -> float:
+        size = float(sweep.scaling.abs().max() + sweep.before.abs().max()) + self.operator.shift()
+        return torch.finfo(sweep.scaling.dtype).eps * min(4 + size, 1e4)
+
+    def finished(self, sweep: Sweep, done: int, converged: bool, wasted: int) -> Scalings:
+        """The scalings after the last column step."""
+        a, b = sweep.scaling, sweep.after
+        log_kv = self.operator.log_matvec(b) if sweep.sums is None or self.columns is not None else sweep.sums
+        log_columns = None if sweep.back is None else b + sweep.back
+        record = self.row_record, self.column_record
+        return Scalings(a, b, a + log_kv, log_columns, *record, done + wasted, done, converged, linear=False)
+
+    def settled(self, sweep: Sweep, done: int) -> Scalings:
+        """The scalings of a converged sweep, without its last column step, which would change nothing."""
+        assert sweep.sums is not None
+        assert sweep.back is not None
+        a, b = sweep.scaling, sweep.before
+        record = self.row_record, self.column_record
+        return Scalings(a, b, a + sweep.sums, b + sweep.back, *record, done, 0, converged=True, linear=False)
+
+
+class Accelerated:
+    """The next b of a log step, by `Mixing` the last ones."""
+
+    def __init__(self, step: LogStep, stop: Stop, target: Support, tau: Exponents) -> None:
+        self.rate = None if tau[0] is None or tau[1] is None else tau[0] * tau[1]
+        self.step, self.stop, self.target, self.mixing = step, stop, target, Mixing(balanced=self.rate == 1)
+
+    def __call__(self, sweep: Sweep) -> Tensor:
+        p, slope = self.step.on_pairs(sweep), None
+        if self.rate is not None and p is not None and isinstance(self.target, Pairs):
+            # Σ_i P_ij² / (μ_i ν_j) over the pairs: near 1 if a column has nearly all its mass in one entry
+            pairs, nu = self.target, self.target.nu
+            overlap = pairs.sum_columns(p.square() / pairs.along_rows(pairs.mu)) / torch.where(nu > 0, nu, 1)
+            slope = self.rate * overlap
+        return self.mixing(sweep.before, sweep.after, self.stop.error, slope)
+
+
+class LinearStep:
+    """Steps by products with K̂ = diag(e^−r) K diag(e^−c): x = v e^c, z = u e^r. Slots are used in turn, so the record holds
+    the last iterations if there are fewer slots than those."""
+
+    def __init__(self, operator: Blocked, problem: Problem, tau: Exponents, slots: int) -> None:
+        self.operator, self.problem, (n, m) = operator, problem, operator.shape
+        self.rows, self.columns = problem.rows, problem.columns
+        assert tau[0] is not None
+        assert tau[1] is not None
+        self.tau_1, self.tau_2 = tau
+        self.r, self.c = operator.r.detach(), operator.c.detach()
+        self.top_rows, self.top_columns = _top(self.rows, tau[0], self.r), _top(self.columns, tau[1], self.c)
+        self.slots = slots or (3 if problem.constrained == 2 else 2)  # the last three serve the test for convergence
+        new = operator.like.new_empty if operator.shard is None else operator.like.new_zeros
+        self.row_record, self.column_record = new(self.slots, 2, n), new(self.slots, 2, m)
+        self.kxs, self.zs = self.row_record[:, 0].unbind(), self.row_record[:, 1].unbind()
+        self.xs, self.ws = self.column_record[:, 0].unbind(), self.column_record[:, 1].unbind()
+        self.start = torch.exp(self.c.expand(m), out=self.xs[0])
+        self.one = operator.spans == [(0, n)]
+        self.inner = operator.source.on_pairs(problem.support) if isinstance(problem.support, Pairs) else None
+
+    def __call__(self, x: Tensor, number: int) -> Sweep:
+        k = number % self.slots
+        kx, z, w, after = self.kxs[k], self.zs[k], self.ws[k], self.xs[(number + 1) % self.slots]
+        if self.rows is None:
+            torch.exp(self.r.expand(len(z)), out=z)
+        for first, last, block in self.operator.filled or self.operator.blocks():
+            kx_block, z_block, top = kx, z, self.top_rows
+            if not self.one:  # views cost as much as a small product
+                kx_block, z_block = kx[first:last], z[first:last]
+                top = None if top is None else top[first:last]
+            if top is not None:
+                torch.mv(block, x, out=kx_block)
+                _scale(top, kx_block, self.tau_1, z_block)
+            if self.columns is None:
+                continue
+            if first == self.operator.first:
+                torch.mv(block.T, z_block, out=w)
+            else:
+                w.addmv_(block.T, z_block)
+        if self.columns is None or self.top_columns is None:
+            return Sweep(x, None if self.rows is None else kx, z, None, x)
+        if self.operator.shard is not None:
+            w.copy_(self.operator.summed(w)[0])
+        _scale(self.top_columns, w, self.tau_2, after)
+        return Sweep(x, None if self.rows is None else kx, z, w, after)
+
+    def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
+        assert sweep.back is not None
+        step = (sweep.after - sweep.before).abs_()
+        error, mass = torch.dot(sweep.back, step), torch.dot(sweep.back, sweep.before)
+        return error, mass, step.div_(sweep.before).max()
+
+    def on_pairs(self, sweep: Sweep) -> Tensor | None:
+        target = self.problem.support
+        if self.inner is None or not isinstance(target, Pairs):
+            return None
+        z = sweep.scaling if self.operator.shard is None else self.operator.summed(sweep.scaling)[0]
+        log_p = target.along_rows(z).log() + target.along_columns(sweep.before).log()
+        return torch.add(log_p, self.inner, alpha=self.operator.source.scale).exp_()
+
+    def rounding(self, sweep: Sweep) -> float:
+        return 4 * torch.finfo(sweep.scaling.dtype).eps
+
+    def finished(self, sweep: Sweep, done: int, converged: bool, wasted: int) -> Scalings:
+        """The scalings after the last column step."""
+        operator, target = self.operator, self.problem.support
+        x, kx, z, w = sweep.after, sweep.sums, sweep.scaling, sweep.back
+        if kx is None or self.columns is not None:  # the column step has changed x
+            kx = self.kxs[done % self.slots]
+            for first, last, block in operator.filled or operator.blocks():
+                torch.mv(block, x, out=kx[first:last])
         if operator.shard is not None:
-            w.copy_(operator.summed(w)[0])
-        _step(_top(problem.columns.mass, tau_2, c), w, tau_2, column_record[1, 0])
-        x, kx, done = column_record[1, 0], row_record[1, 0], 1
-    top = None if problem.rows is None else _top(problem.rows.mass, tau_1, r)
-    for first, last, block in operator.blocks():
-        torch.mv(block, x, out=kx[first:last])
-        if top is not None:
-            _step(top[first:last], kx[first:last], tau_1, z[first:last])
-    if operator.shard is not None:
-        kx, z = operator.summed(*(torch.where(_mine(operator), v, 0) for v in (kx, z)))
-    zero = operator.like.new_zeros(max(n, m))
-    if problem.rows is None:
-        log_kv = kx.log() + r
-        b = zero[:m] if problem.columns is None else x.log() - c
-        log_columns = None if problem.columns is None else b + w.log() + c
-        return Scalings(zero[:n].clone(), b, log_kv, log_columns, done, True, row_record, column_record, linear=True)
-    log_z, on_pairs = z.log(), None
-    if isinstance(target, Pairs):
-        base = target.along_rows(log_z) + (c if len(c) == 1 else target.along_columns(c))
-        on_pairs = torch.add(base, operator.source.on_pairs(target), alpha=operator.source.scale)
-    log_rows = (z * kx).log_()
-    return Scalings(log_z - r, zero[:m], log_rows, None, 1, True, row_record, column_record, True, on_pairs)
+            mine = torch.zeros_like(z, dtype=torch.bool)
+            mine[operator.first : operator.last] = True
+            kx, z = operator.summed(*(torch.where(mine, v, 0) for v in (kx, z)))
+        log_x, log_z = x.log(), z.log()
+        on_pairs = None
+        if self.inner is not None and isinstance(target, Pairs):
+            base = target.along_rows(log_z) + target.along_columns(log_x)
+            on_pairs = torch.add(base, self.inner, alpha=operator.source.scale)
+        a = torch.zeros_like(z) if self.rows is None else log_z - self.r
+        b = torch.zeros_like(x) if self.columns is None else log_x - self.c
+        log_columns = None if w is None else (x * w).log_()
+        record = self.row_record, self.column_record
+        iterations = done + wasted
+        return Scalings(a, b, (z * kx).log_(), log_columns, *record, iterations, done, converged, True, on_pairs)
 
 
-def _mine(operator: Blocked) -> Tensor:  # [n]
-    """Which rows are this rank's."""
-    i = torch.arange(operator.shape[0], device=operator.like.device)
-    return (i >= operator.first) & (i < operator.last)
+def _top(side: Marginal | None, tau: float, offset: Tensor) -> Tensor | None:
+    """μ^τ e^{(1 − τ) r}: with it a step in the frame of K̂ is top / (K̂ x)^τ."""
+    if side is None:
+        return None
+    return side.mass if tau == 1 else side.mass.pow(tau) * ((1 - tau) * offset).exp()
+
+
+def _scale(top: Tensor, sums: Tensor, tau: float, out: Tensor) -> None:
+    if tau == 1:
+        torch.div(top, sums, out=out)
+    else:
+        torch.pow(sums, -tau, out=out).mul_(top)

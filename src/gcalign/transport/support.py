@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gcalign.transport.refusals import refuse_bad_weights
+from gcalign.transport.validation import check_weights
 
 
 class Support(ABC):
@@ -287,7 +287,7 @@ class Full(Support):
             got = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"target of shape {got} must be {shape}, as log_k")
         full = Full(matrix.to_dense().to(like))
-        refuse_bad_weights(full.weight)
+        check_weights(full.weight)
         if bool((full.mu == 0).any()):
             raise ValueError("a row of the target has no positive; give every row a positive entry, or drop the row")
         return full

@@ -1,20 +1,18 @@
 """Products with K by matrix–vector products, block by block of its rows.
 
-The matrix that is multiplied is K̂ = diag(e^α) K diag(e^β): potentials α, β are absorbed so that its entries are
-in the range of the floating-point type, and are moved when a product would leave that range. Then one half-step is
-done in log space, and leaves the potentials where K̂ is good again: with a tiny ε that is every half-step, and the
-iteration is the log-space one; with ε ≥ 0.035 in float32 it is none, and K̂ is K up to constants.
+The matrix that is multiplied is K̂ = diag(e^α) K diag(e^β). Its *frame* (α, β) is chosen so that the entries of K̂ are in
+the range of the floating-point type. For ε ≥ 0.035 in float32 the frame takes off only the kernel's offsets. For a
+smaller ε, a product that would leave the range is done in log space and gives a new frame, in which K̂ is good again.
 
-One pass does a whole iteration: a block gives its row sums, which give its row scalings, which it sends back to
-the columns while it is still in the cache.
+One pass does a whole iteration: a block gives its row sums, which give its row scalings, which it sends back to the
+columns while it is still in the cache.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
@@ -25,29 +23,47 @@ from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Source
 
 RowStep = Callable[[Tensor, slice], Tensor]  # (log(K v) of some rows, which) -> log u of those rows
+Block = tuple[int, int, Tensor]  # first row, last row, rows of K̂
 TAME = 1 / 4.2  # of the dtype's logarithmic range: up to this bound plain scalings stay inside it, as do their products
 
 
-class State(NamedTuple):
-    """What an operator has made, so that the backward pass need not make it again."""
+class Frame(NamedTuple):
+    """α and β of K̂ = diag(e^α) K diag(e^β); one number for all, or one for each row (column)."""
 
-    kept: Tensor  # rows of K̂, or nothing
-    alpha: Tensor  # [n]
-    beta: Tensor  # [m]
-    raw: bool
+    alpha: Tensor  # [n] or [1]
+    beta: Tensor  # [m] or [1]
+    plain: bool = False  # whether only the kernel's offsets are taken off
 
 
 class Blocked(ABC):
-    """K̂ by blocks of rows; a subclass says where a block is found when it is wanted again."""
+    """K̂ by blocks of rows; a subclass says where a block is stored.
 
-    most_raw: ClassVar[float] = math.inf  # besides a third of the logarithmic range: up to here K̂ is K but for offsets
+    Args:
+        source: log K.
+        block: rows of a block.
+        shard: the rows of this rank; None for all.
+        frame: the frame of `kept`; None chooses one.
+        kept: rows of K̂ that were made earlier.
+        exact: products by log-sum-exp alone: slower, but no value is read.
+    """
 
-    def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
-        self.source, self.shape, self.shard = source, source.shape, shard
-        first, last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])
-        self.first, self.last = first, last  # the rows that are mine
-        self.spans = list(pairwise([*range(first, last, block), last])) if last > first else []
-        self.block = min(block, last - first)
+    largest_plain: ClassVar[float] = math.inf  # besides a third of the logarithmic range: up to here a frame is plain
+    unit: ClassVar[float] = 0.0  # log of the largest entry of each row in a frame that is not plain
+
+    def __init__(
+        self,
+        source: Source,
+        block: int,
+        shard: Shard | None = None,
+        frame: Frame | None = None,
+        kept: Tensor | None = None,
+        *,
+        exact: bool = False,
+    ) -> None:
+        self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
+        self.first, self.last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])  # this rank's rows
+        self.spans = [*pairwise([*range(self.first, self.last, block), self.last])] if self.last > self.first else []
+        self.block = min(block, self.last - self.first)
         self.like = source.tensors[0].detach()
         info = torch.finfo(self.like.dtype)
         self._range = -math.log(info.tiny)  # 87 for float32, 708 for float64
@@ -55,170 +71,158 @@ class Blocked(ABC):
         # results must lie this far above
         self._least = -0.8 * self._range + math.log(max(self.shape)) - math.log(info.eps)
         self._most = 0.45 * self._range
-        self._unit = 0.0  # log of the largest entry of a row of K̂, where alpha is found
-        self.bound = source.bound
         self.r, self.c = source.offsets
-        self.made: list[tuple[int, int, Tensor]] | None = None  # every block, where all are stored
-        if state is not None and not state.raw:
-            self.alpha, self.beta = state.alpha, state.beta
-            self._raw, self._placed = False, True
-            return
-        if state is not None:
-            self._raw = self._placed = True
-            return
-        if math.isinf(self.bound):
+        self.bound = source.bound
+        if math.isinf(self.bound) and not exact and frame is None:
             self.bound = source.measured_bound()
-        # absorbed nothing but the offsets: true as long as no entry can leave the range
-        self._raw = self.bound <= min(self._range / 3, self.most_raw)
-        self._placed = self._raw  # whether alpha is known; else the first pass finds it
-
-    @cached_property
-    def alpha(self) -> Tensor:  # [n]
-        return -self.r.expand(self.shape[0])
-
-    @cached_property
-    def beta(self) -> Tensor:  # [m]
-        return -self.c.expand(self.shape[1])
+        if frame is None and self.bound <= min(self._range / 3, self.largest_plain):
+            frame = Frame(-self.r.detach(), -self.c.detach(), plain=True)
+        self.frame = frame
+        self.filled: list[Block] | None = None  # all blocks, once they are stored
 
     @property
     def tame(self) -> bool:
-        """Whether plain scalings cannot leave the range: K̂ is K but for its offsets, and its entries are moderate."""
-        return self._raw and self.bound <= TAME * self._range
+        """Whether plain scalings cannot leave the range: the frame is plain, and entries are moderate."""
+        return self.frame is not None and self.frame.plain and self.bound <= TAME * self._range
 
-    @property
-    def state(self) -> State:
-        """For the backward pass."""
-        if self._raw:
-            return State(self._kept(), self.like.new_empty(self.shape[0]), self.like.new_empty(self.shape[1]), raw=True)
-        return State(self._kept(), self.alpha, self.beta, raw=False)
+    def saved(self) -> tuple[Frame, Tensor]:
+        """The frame and what is stored in it, for the backward pass."""
+        if self.frame is None:
+            self._move(self.like.new_zeros(self.shape[0]), self.like.new_zeros(self.shape[1]))
+        assert self.frame is not None
+        return self.frame, self.like.new_empty(0, 0)
 
-    def _kept(self) -> Tensor:
-        return self.like.new_empty(0, 0)
+    # --- blocks -----------------------------------------------------------------------------------------------
 
-    def log_blocks(self) -> Iterator[tuple[int, int, Tensor]]:
+    @abstractmethod
+    def blocks(self) -> Iterable[Block]:
+        """K̂, some rows at a time; a block is valid until the next is taken."""
+
+    @abstractmethod
+    def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
+        """K̂ made anew: `fill` writes the rows of a block."""
+
+    def log_blocks(self) -> Iterator[Block]:
         """log K, some rows at a time."""
         for start, stop in self.spans:
             yield start, stop, self.source.rows(start, stop)
 
-    # --- blocks of K̂ ------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _take(self, start: int, stop: int) -> Tensor:
-        """Rows of K̂, found or made."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Give back what is stored; it is made again if it is wanted again."""
-
-    def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
-        """K̂, some rows at a time; a block is valid until the next is taken. Where all are stored, `made` has them."""
-        if self.made is not None:
-            yield from self.made
-            return
-        for start, stop in self.spans:
-            yield start, stop, self._take(start, stop)
-        self._placed = True
-        self._complete()
-
-    def _complete(self) -> None:  # noqa: B027  # nothing to do where nothing is stored
-        """After a pass: a subclass that stores blocks lists them in `made`."""
-
-    def _make(self, start: int, stop: int, out: Tensor) -> Tensor:
-        """Rows of K̂ into `out`; where alpha is not yet known, it becomes minus the largest entry of each row."""
+    def _make(self, start: int, stop: int, out: Tensor) -> None:
+        """Write rows of K̂ in the current frame."""
+        assert self.frame is not None
         self.source.write(start, stop, out)
-        if not self._raw:
-            r, c = self.r, self.c
-            out += self.beta + c
-            if self._placed:
-                out += (self.alpha[start:stop] + (r if len(r) == 1 else r[start:stop]))[:, None]
-            else:
-                top = out.amax(1)
-                top = torch.where(torch.isfinite(top), top, 0)
-                top = top - self._unit
-                out -= top[:, None]
-                self.alpha[start:stop] = -top - (r if len(r) == 1 else r[start:stop])
-        out.exp_()
-        if not self._raw:  # subnormal numbers are slow, and nothing that counts
-            torch.threshold_(out, math.exp(-0.8 * self._range), 0.0)
-        return out
+        if self.frame.plain:
+            out.exp_()
+            return
+        out += self.frame.beta + self.c
+        out += (_part(self.frame.alpha, start, stop) + _part(self.r, start, stop))[:, None]
+        self._exponentiate(out)
 
-    def _absorb(self, alpha: Tensor | None, beta: Tensor) -> None:
-        """Move the potentials; without alpha, the next pass takes each row's largest entry for its unit."""
-        self.release()
-        self._raw, self._placed, self.made = False, alpha is not None, None
-        self.alpha = torch.zeros_like(self.alpha) if alpha is None else alpha.clone()
-        self.beta = beta.clone()
+    def _exponentiate(self, out: Tensor) -> None:
+        torch.threshold_(out.exp_(), math.exp(-0.8 * self._range), 0.0)  # subnormal numbers are slow, and do not count
 
-    # --- products ---------------------------------------------------------------------------------------------
+    def _move(self, alpha: Tensor, beta: Tensor) -> None:
+        """Change the frame; blocks are made again when they are next taken."""
+        self._release()
+        self.frame = Frame(alpha + self.unit, beta.clone())
+
+    def _release(self) -> None:  # noqa: B027  # nothing to do where nothing is stored
+        """Give back what is stored."""
+
+    # --- products in log space --------------------------------------------------------------------------------
 
     def log_matvec(self, b: Tensor) -> Tensor:  # [m] -> [n]
         """log(K eᵇ)."""
-        if not self._placed:
-            self._absorb(None, b)
-        log_kv, _, _ = self._pass(b, None)
-        if self._trusted(b - self.beta, log_kv + self.alpha):
-            return log_kv
-        self._absorb(None, b)
-        return self._pass(b, None)[0]
+        if self.exact:
+            return self._log_row_sums(b)
+        if self.frame is not None:
+            log_kv, _, _ = self._pass(self.frame, b, None)
+            if self._in_range(b - self.frame.beta, log_kv + self.frame.alpha):
+                return log_kv
+        return self._move_to_columns(b)
 
     def log_rmatvec(self, a: Tensor) -> Tensor:  # [n] -> [m]
         """log(Kᵀ eᵃ)."""
-        if self._placed:
-            z, w = (a - self.alpha).exp(), torch.zeros_like(self.beta)
+        if self.exact:
+            return self._log_column_sums(a)
+        if self.frame is not None:
+            z, w = (a - self.frame.alpha).exp(), self.like.new_zeros(self.shape[1])
             for start, stop, k in self.blocks():
                 w.addmv_(k.T, z[start:stop])
             (w,) = self.summed(w)
-            log_ktu = w.log() - self.beta
-            if self._trusted(a - self.alpha, log_ktu + self.beta):
+            log_ktu = w.log() - self.frame.beta
+            if self._in_range(a - self.frame.alpha, log_ktu + self.frame.beta):
                 return log_ktu
         log_ktu = self._log_column_sums(a)
-        self._absorb(a, -log_ktu)
+        self._move(a, -log_ktu)
         return log_ktu
 
     def sweep(self, b: Tensor, step: RowStep) -> tuple[Tensor, Tensor, Tensor]:
         """log(K eᵇ), the a that `step` makes of it, and log(Kᵀ eᵃ): one iteration of any scaling algorithm."""
-        if not self._placed:
-            self._absorb(None, b)
-        log_kv, a, log_ktu = self._pass(b, step)
-        if self._trusted(b - self.beta, log_kv + self.alpha, a - self.alpha, log_ktu + self.beta):
-            return log_kv, a, log_ktu
+        if self.frame is not None and not self.exact:
+            log_kv, a, log_ktu = self._pass(self.frame, b, step)
+            alpha, beta, _ = self.frame
+            if self._in_range(b - beta, log_kv + alpha, a - alpha, log_ktu + beta):
+                return log_kv, a, log_ktu
         log_kv = self.log_matvec(b)
         a = step(log_kv, slice(None))
         return log_kv, a, self.log_rmatvec(a)
 
-    def _pass(self, b: Tensor, step: RowStep | None) -> tuple[Tensor, Tensor, Tensor]:
-        fresh, x = not self._placed, (b - self.beta).exp()
-        log_kv, a, w = (torch.zeros_like(t) for t in (self.alpha, self.alpha, self.beta))
+    def _pass(self, frame: Frame, b: Tensor, step: RowStep | None) -> tuple[Tensor, Tensor, Tensor]:
+        x, (n, m) = (b - frame.beta).exp(), self.shape
+        log_kv, a, w = (self.like.new_zeros(size) for size in (n, n, m))
         for start, stop, k in self.blocks():
-            mine = slice(start, stop)
-            log_kv[mine] = torch.mv(k, x).log_() - self.alpha[mine]
+            mine, alpha = slice(start, stop), _part(frame.alpha, start, stop)
+            log_kv[mine] = torch.mv(k, x).log_() - alpha
             if step is not None:
                 a[mine] = step(log_kv[mine], mine)
-                w.addmv_(k.T, (a[mine] - self.alpha[mine]).exp_())
-        if step is None:
-            (log_kv,) = self.summed(log_kv)
-        else:
-            log_kv, a, w = self.summed(log_kv, a, w)
-        if fresh:  # each rank found the potentials of its own rows
-            (self.alpha,) = self.summed(self.alpha)
-        return log_kv, a, w.log() - self.beta
+                w.addmv_(k.T, (a[mine] - alpha).exp_())
+        log_kv, a, w = self.summed(log_kv, a, w)
+        return log_kv, a, w.log() - frame.beta
 
-    def _trusted(self, *pairs: Tensor) -> bool:
+    def _in_range(self, *pairs: Tensor) -> bool:
         """Whether products were in range: (log factors, log results), and again."""
         ends = [(factors.max(), *results.aminmax()) for factors, results in zip(pairs[::2], pairs[1::2], strict=True)]
-        found = torch.stack([end for three in ends for end in three]).view(-1, 3).tolist()  # waits for the device once
-        return all(top <= self._most and low >= top + self._least and high < math.inf for top, low, high in found)
+        numbers = torch.stack([end for three in ends for end in three]).view(-1, 3).tolist()  # one wait for the device
+        return all(top <= self._most and low >= top + self._least and high < math.inf for top, low, high in numbers)
+
+    def _move_to_columns(self, b: Tensor) -> Tensor:
+        """log(K eᵇ), and the frame with β = b in which each row of K̂ has a largest entry of e^unit, in one pass."""
+        self._release()
+        n = self.shape[0]
+        alpha, log_kv = self.like.new_zeros(n), self.like.new_zeros(n)
+
+        def fill(start: int, stop: int, out: Tensor) -> None:
+            self.source.write(start, stop, out)
+            out += b + self.c
+            top = out.amax(1)
+            top = torch.where(torch.isfinite(top), top, 0) - self.unit
+            out -= top[:, None]
+            alpha[start:stop] = -top - _part(self.r, start, stop)
+            self._exponentiate(out)
+
+        for start, stop, k in self._new_blocks(fill):
+            log_kv[start:stop] = k.sum(1).log_() - alpha[start:stop]
+        alpha, log_kv = self.summed(alpha, log_kv)
+        self.frame = Frame(alpha, b.clone())
+        return log_kv
+
+    def _log_row_sums(self, b: Tensor) -> Tensor:
+        log_kv = self.like.new_zeros(self.shape[0])
+        for start, stop, log_k in self.log_blocks():
+            log_kv[start:stop] = (log_k + b).logsumexp(1)
+        return self.summed(log_kv)[0]
 
     def _log_column_sums(self, a: Tensor) -> Tensor:
-        """log(Kᵀ eᵃ) with nothing but log-sum-exps."""
         parts = [(log_k + a[start:stop, None]).logsumexp(0) for start, stop, log_k in self.log_blocks()]
-        none = torch.full_like(self.beta, -torch.inf)
-        total = torch.stack([none, *parts]).logsumexp(0)
+        total = torch.stack([self.like.new_full((self.shape[1],), -torch.inf), *parts]).logsumexp(0)
         return total if self.shard is None else self.shard.logsumexp(total)
+
+    # --- for gradients ----------------------------------------------------------------------------------------
 
     def round_trip(self, x: Tensor, middle: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor]:
         """y = K̂ x [n] and K̂ᵀ middle(y) [m] in one pass, for signed vectors."""
-        y, w = torch.zeros_like(self.alpha), torch.zeros_like(self.beta)
+        y, w = self.like.new_zeros(self.shape[0]), self.like.new_zeros(self.shape[1])
         for start, stop, k in self.blocks():
             mine = slice(start, stop)
             y[mine] = torch.mv(k, x)
@@ -226,21 +230,23 @@ class Blocked(ABC):
         y, w = self.summed(y, w)
         return y, w
 
-    def shift(self) -> Tensor:
-        """The size of what is taken off logarithms inside, and rounds them."""
-        return self.alpha.abs().max() + self.beta.abs().max()
+    def shift(self) -> float:
+        """The size of what a frame takes off logarithms; it rounds them."""
+        return 0.0 if self.frame is None else float(self.frame.alpha.abs().max() + self.frame.beta.abs().max())
 
-    def frame(self, alpha: Tensor, beta: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+    def relative(self, alpha: Tensor, beta: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
         """e^{alpha − α}, e^{beta − β}: what makes diag(e^alpha) K diag(e^beta) of K̂; vectors, or columns of them.
 
-        Where they are out of range K̂ is moved to a, b; None where they are so from there, too.
+        If they are out of range, the frame is moved to (a, b). None: they are out of range there, too.
         """
-        for _ in range(2):
-            left = alpha - (self.alpha if alpha.dim() == 1 else self.alpha[:, None])
-            right = beta - (self.beta if beta.dim() == 1 else self.beta[:, None])
-            if self._placed and bool(torch.maximum(left.abs().max(), right.abs().max()) <= self._most):
-                return left.exp_(), right.exp_()
-            self._absorb(a, b)
+        for attempt in range(2):
+            if self.frame is not None:
+                left = alpha - (self.frame.alpha if alpha.dim() == 1 else self.frame.alpha[:, None])
+                right = beta - (self.frame.beta if beta.dim() == 1 else self.frame.beta[:, None])
+                if bool(torch.maximum(left.abs().max(), right.abs().max()) <= self._most):
+                    return left.exp_(), right.exp_()
+            if attempt == 0:
+                self._move(a, b)
         return None
 
     def by_rows(self, parts: list[Tensor], width: int) -> Tensor:
@@ -257,43 +263,54 @@ class Blocked(ABC):
         return parts if self.shard is None else self.shard.sum(*parts)
 
 
+def _part(x: Tensor, start: int, stop: int) -> Tensor:
+    """Entries of a vector; one number stands for all."""
+    return x if len(x) == 1 else x[start:stop]
+
+
 BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
 ELSEWHERE = 1 << 26
 
 
 class Stored(Blocked):
-    """One matrix [n, m]; the first pass makes it and uses each block while it is in the cache."""
+    """One matrix [n, m]; the first pass fills it and uses each block while it is in the cache."""
 
-    def __init__(self, source: Source, shard: Shard | None = None, state: State | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        shard: Shard | None = None,
+        frame: Frame | None = None,
+        kept: Tensor | None = None,
+        *,
+        exact: bool = False,
+    ) -> None:
         entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE)
-        super().__init__(source, max(1, entries // source.shape[1]), shard, state)
-        kept = None if state is None or not len(state.kept) else state.kept
-        self._matrix: Tensor | None = kept
-        self._made = self.first if kept is None else self.last  # rows of it that are there
-        if kept is not None:
-            self._complete()
+        super().__init__(source, max(1, entries // source.shape[1]), shard, frame, kept, exact=exact)
+        self._matrix = kept
+        if kept is not None and len(kept):
+            self.filled = [(i, j, kept[i - self.first : j - self.first]) for i, j in self.spans]
 
-    def _complete(self) -> None:
-        if self._matrix is not None:
-            self.made = []
-            for start, stop in self.spans:
-                self.made.append((start, stop, self._matrix[start - self.first : stop - self.first]))
+    def blocks(self) -> Iterable[Block]:
+        return self._new_blocks(self._make) if self.filled is None else self.filled
 
-    def _take(self, start: int, stop: int) -> Tensor:
-        if self._matrix is None:
-            self._matrix = self.like.new_empty(self.last - self.first, self.shape[1])
-            self._made = start
-        out = self._matrix[start - self.first : stop - self.first]
-        if stop > self._made:
-            self._make(start, stop, out)
-            self._made = stop
-        return out
+    def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
+        matrix = self.like.new_empty(self.last - self.first, self.shape[1])
+        filled = []
+        for start, stop in self.spans:
+            rows = matrix[start - self.first : stop - self.first]
+            fill(start, stop, rows)
+            filled.append((start, stop, rows))
+            yield start, stop, rows
+        self._matrix, self.filled = matrix, filled
 
-    def _kept(self) -> Tensor:
-        if self._matrix is None or self._made < self.last:
-            for _ in self.blocks():  # which makes them
+    def saved(self) -> tuple[Frame, Tensor]:
+        frame, _ = super().saved()
+        if self.filled is None and not self.exact:
+            for _ in self.blocks():  # which fills the matrix
                 pass
-        return self.like.new_empty(0, self.shape[1]) if self._matrix is None else self._matrix
+        if self._matrix is None:  # an exact operator makes no use of it
+            return frame, self.like.new_empty(self.last - self.first, self.shape[1])
+        return frame, self._matrix
 
-    def release(self) -> None:
-        self._matrix = None
+    def _release(self) -> None:
+        self._matrix = self.filled = None

@@ -41,19 +41,19 @@ class Shard:
         """Each tensor summed over the ranks; vectors go together in one exchange."""
         if any(part.dim() > 1 for part in parts):
             whole = tuple(part.contiguous() for part in parts)
-            with answering():
+            with explain_collective_errors():
                 for part in whole:
                     dist.all_reduce(part, group=self.group)
             return whole
         joined = torch.cat(parts)
-        with answering():
+        with explain_collective_errors():
             dist.all_reduce(joined, group=self.group)
         return joined.split([len(part) for part in parts])
 
     def logsumexp(self, part: Tensor) -> Tensor:
         """log Σ e^part over the ranks, entry by entry."""
         top = part.clone()
-        with answering():
+        with explain_collective_errors():
             dist.all_reduce(top, dist.ReduceOp.MAX, group=self.group)
             unit = torch.where(torch.isfinite(top), top, 0)
             total = (part - unit).exp()
@@ -62,7 +62,7 @@ class Shard:
 
 
 @contextmanager
-def answering() -> Iterator[None]:
+def explain_collective_errors() -> Iterator[None]:
     """Say what a failed exchange means."""
     try:
         yield

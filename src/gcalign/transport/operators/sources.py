@@ -64,9 +64,31 @@ class Source(ABC):
         """The same for Σ_i weights_i Σ_j T_ij log K_ij."""
 
 
+@dataclass(frozen=True)
+class Mask:
+    """Pairs that are left out of the kernel."""
+
+    allowed: Tensor | None = None  # [n, m]  False: left out
+    row_codes: Tensor | None = None  # [n]  pairs with equal codes are left out, except for positives
+    column_codes: Tensor | None = None  # [m]
+    target: Support | None = None
+
+    def forbidden(self, start: int, stop: int) -> Tensor:  # [stop − start, m]
+        """Which pairs of these rows are left out."""
+        left_out = None if self.allowed is None else ~self.allowed[start:stop]
+        if self.row_codes is None or self.column_codes is None or self.target is None:
+            assert left_out is not None
+            return left_out
+        same = (self.row_codes[start:stop, None] == self.column_codes) & (self.target.rows(start, stop) == 0)
+        return same if left_out is None else same | left_out
+
+
 @dataclass
 class Inner(Source):
-    """log K = scale·φ ψᵀ + r ⊕ c: products with K and its gradient are matrix products with two tall matrices."""
+    """log K = scale·φ ψᵀ + r ⊕ c: products with K and its gradient are matrix products with two tall matrices.
+
+    `own` are the entries of the last columns, divided by `scale` and without r; ψ is 0 and c is 0 there.
+    """
 
     phi: Tensor  # [n, d]
     psi: Tensor  # [m, d]
@@ -75,25 +97,38 @@ class Inner(Source):
     scale: float = 1.0
     bound: float = math.inf
     exclude_self: bool = False
+    own: Tensor | None = None  # [n, k]
+    mask: Mask | None = None
 
     def __post_init__(self) -> None:
         self.shape = (len(self.phi), len(self.psi))
         self.tensors = (self.phi, self.psi, self.r, self.c)
+        self.tensors += () if self.own is None else (self.own,)
         self.offsets = (self.r, self.c)
 
     def rows(self, start: int, stop: int) -> Tensor:
         r = self.r if len(self.r) == 1 else self.r[start:stop]
-        log_k = self.scale * (self.phi[start:stop] @ self.psi.T) + r[:, None] + self.c
+        inner = self.phi[start:stop] @ self.psi.T
+        if self.own is not None:
+            inner = torch.cat([inner[:, : -self.own.shape[1]], self.own[start:stop]], 1)
+        log_k = self.scale * inner + r[:, None] + self.c
+        if self.mask is not None:
+            log_k = log_k.masked_fill(self.mask.forbidden(start, stop), -torch.inf)
         return without_itself(log_k, start) if self.exclude_self else log_k
 
     def write(self, start: int, stop: int, out: Tensor) -> None:
         out.addmm_(self.phi[start:stop], self.psi.T, beta=0, alpha=self.scale)
+        if self.own is not None:
+            torch.mul(self.own.detach()[start:stop], self.scale, out=out[:, -self.own.shape[1] :])
+        if self.mask is not None:
+            out.masked_fill_(self.mask.forbidden(start, stop), -torch.inf)
         if self.exclude_self:
             out.diagonal(start).fill_(-torch.inf)
 
     def measured_bound(self) -> float:
         phi, psi = (torch.linalg.vector_norm(x.detach(), dim=1).max() for x in (self.phi, self.psi))
-        sizes = (abs(self.scale) * phi * psi, self.r.detach().abs().max(), self.c.detach().abs().max())
+        sizes = [abs(self.scale) * phi * psi, self.r.detach().abs().max(), self.c.detach().abs().max()]
+        sizes += [] if self.own is None else [abs(self.scale) * self.own.detach().abs().max()]
         return float(torch.stack(sizes).max())
 
     def on_pairs(self, pairs: Pairs) -> Tensor:
@@ -104,9 +139,11 @@ class Inner(Source):
         return inner + self.r * target.mu + target.dot(self.c.expand(self.shape[1]))
 
     def pull(self, start: int, stop: int, weights: Tensor, into: list[Tensor | None]) -> None:
-        phi, psi, r, c = into
+        phi, psi, r, c, *own = into
         if phi is not None:
             phi[start:stop].addmm_(weights, self.psi, alpha=self.scale)
+        if own and own[0] is not None:
+            own[0][start:stop].add_(weights[:, -own[0].shape[1] :], alpha=self.scale)
         if psi is not None:
             psi.addmm_(weights.T, self.phi[start:stop], alpha=self.scale)
         if r is not None:
@@ -115,7 +152,7 @@ class Inner(Source):
             add_offset(c, slice(None), weights.sum(0))
 
     def pull_pairs(self, pairs: Pairs, weights: Tensor, into: list[Tensor | None]) -> None:
-        phi, psi, r, c = into
+        phi, psi, r, c = into[:4]
         if pairs.shift is None:
             if phi is not None:
                 phi.index_add_(0, pairs.i, weights[:, None] * self.psi[pairs.j], alpha=self.scale)
@@ -132,7 +169,7 @@ class Inner(Source):
             add_offset(c, slice(None), pairs.sum_columns(weights))
 
     def pull_target(self, target: Support, weights: Tensor, into: list[Tensor | None]) -> None:
-        phi, psi, r, c = into
+        phi, psi, r, c = into[:4]
         if phi is not None:
             phi.addcmul_(weights[:, None], target.dot(self.psi), value=self.scale)
         if psi is not None:

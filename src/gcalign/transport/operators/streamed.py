@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gcalign.transport.operators.blocked import Blocked, State
+from gcalign.transport.operators.blocked import Block, Blocked, Frame
 from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Source
 
@@ -19,21 +20,19 @@ _HALF = 10.5  # e^±10.5 is in the range of float16
 class Streamed(Blocked):
     """Memory of `block` rows, whatever n; each pass costs the kernel once more."""
 
-    def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
-        super().__init__(source, block, shard, state)
-        self._scratch: Tensor | None = None
+    def blocks(self) -> Iterable[Block]:
+        return self._new_blocks(self._make)
 
-    def _take(self, start: int, stop: int) -> Tensor:
-        if self._scratch is None:
-            self._scratch = self.like.new_empty(self.block, self.shape[1])
-        return self._make(start, stop, self._scratch[: stop - start])
-
-    def release(self) -> None:
-        self._scratch = None
+    def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
+        scratch = self.like.new_empty(self.block, self.shape[1])
+        for start, stop in self.spans:
+            rows = scratch[: stop - start]
+            fill(start, stop, rows)
+            yield start, stop, rows
 
 
-class Cached(Streamed):
-    """A float16 copy of K̂, half the memory of `Dense` and nearly its speed; the copy is then the kernel.
+class Cached(Blocked):
+    """A float16 copy of K̂, half the memory of `Stored` and nearly its speed; the copy is then the kernel.
 
     Its entries are rounded by at most 5e-4 of their size, which averages out in sums: potentials are off by about
     5e-4/√m. A kernel within the range of float16, as with ε ≥ 0.1, is copied as it is (its smallest entries are
@@ -41,39 +40,50 @@ class Cached(Streamed):
     1e-12 of it.
     """
 
-    most_raw: ClassVar[float] = _HALF
+    largest_plain: ClassVar[float] = _HALF
+    unit: ClassVar[float] = 14 * math.log(2)
 
-    def __init__(self, source: Source, block: int, shard: Shard | None = None, state: State | None = None) -> None:
-        super().__init__(source, block, shard, state)
-        self._unit = 14 * math.log(2)
+    def __init__(
+        self,
+        source: Source,
+        block: int,
+        shard: Shard | None = None,
+        frame: Frame | None = None,
+        kept: Tensor | None = None,
+        *,
+        exact: bool = False,
+    ) -> None:
+        super().__init__(source, block, shard, frame, kept, exact=exact)
         self._least = math.log(max(self.shape)) + math.log(6e-8) + math.log(1e4)
-        kept = None if state is None or not len(state.kept) else state.kept
-        self._copy: Tensor | None = kept
-        self._made = self.first if kept is None else self.last  # rows of it that are there
+        self._copy = kept if kept is not None and len(kept) else None
 
-    def _take(self, start: int, stop: int) -> Tensor:
-        if self._copy is None:
-            self._copy, self._made = _room(self.last - self.first, self.shape[1], self.like.device), start
-        if self._scratch is None:
-            self._scratch = self.like.new_empty(self.block, self.shape[1])
-        out = self._scratch[: stop - start]
-        copy = self._copy[start - self.first : stop - self.first]
-        if stop > self._made:
-            copy.copy_(self._make(start, stop, out))
-            self._made = stop
-        return out.copy_(copy)
+    def blocks(self) -> Iterable[Block]:
+        return self._new_blocks(self._make) if self._copy is None else self._copied(self._copy)
 
-    def _kept(self) -> Tensor:
-        if self._copy is None or self._made < self.last:
-            for _ in self.blocks():  # which makes them
+    def _copied(self, copy: Tensor) -> Iterator[Block]:
+        scratch = self.like.new_empty(self.block, self.shape[1])
+        for start, stop in self.spans:
+            yield start, stop, scratch[: stop - start].copy_(copy[start - self.first : stop - self.first])
+
+    def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
+        scratch = self.like.new_empty(self.block, self.shape[1])
+        copy = _room(self.last - self.first, self.shape[1], self.like.device)
+        for start, stop in self.spans:
+            rows, half = scratch[: stop - start], copy[start - self.first : stop - self.first]
+            fill(start, stop, rows)
+            yield start, stop, rows.copy_(half.copy_(rows))
+        self._copy = copy
+
+    def saved(self) -> tuple[Frame, Tensor]:
+        frame, _ = super().saved()
+        if self._copy is None and not self.exact:
+            for _ in self.blocks():  # which makes the copy
                 pass
-        return torch.empty(0, self.shape[1], dtype=torch.float16) if self._copy is None else self._copy
+        if self._copy is None:  # an exact operator makes no use of it
+            return frame, self.like.new_empty(self.last - self.first, self.shape[1], dtype=torch.float16)
+        return frame, self._copy
 
-    def _absorb(self, alpha: Tensor | None, beta: Tensor) -> None:
-        super()._absorb(None if alpha is None else alpha + self._unit, beta)
-
-    def release(self) -> None:
-        super().release()
+    def _release(self) -> None:
         self._copy = None
 
 

@@ -1,0 +1,230 @@
+"""Which entries a plan has beyond those of a batch of pairs: more columns, pairs that are left out, missing partners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from gcalign.batch import Side, Sides, check_embeddings
+from gcalign.constraints import Columns, Constraint, Hard, Rows
+from gcalign.errors import positive
+from gcalign.kernels import normalize
+from gcalign.queue import SHARE, Queue
+from gcalign.targets import Target
+from gcalign.transport.codes import shared_codes
+from gcalign.transport.operators.sources import Mask
+from gcalign.transport.support import Full, Groups, Pairs, Support
+from gcalign.transport.validation import check_rows, values_readable
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Rows and columns of a plan, its target and constraints, and which of its entries exist."""
+
+    sides: Sides
+    support: Support
+    constraints: tuple[Constraint, ...]
+    own: Tensor | None = None  # [n, k, D]  columns that are other embeddings for each row; they come last
+    mask: Mask | None = None  # pairs that are left out
+    unpaired_rows: bool = False  # whether some rows have no positive
+
+    def without(self, allowed: Tensor | None) -> Entries:  # [n, m]
+        """Leave out the pairs that are not allowed, and those within a group that are not positives."""
+        sides, support, mask = self.sides, self.support, None
+        if allowed is not None:
+            _check_allowed(allowed, support.shape)
+            support = _only(support, allowed)
+            mask = Mask(allowed)
+        if sides.rows.groups is not None and sides.columns.groups is not None:
+            codes = shared_codes(sides.rows.groups, sides.columns.groups)
+            mask = Mask(allowed, *codes, support)
+        return self if mask is None else replace(self, support=support, mask=mask)
+
+    def with_queue(self, queue: Queue | tuple[Queue, Queue]) -> Entries:
+        """The keys of a queue as more columns."""
+        if not isinstance(queue, Queue):
+            raise TypeError(
+                f"queue is a {type(queue).__name__}; it must be a gcalign.Queue, which stores earlier embeddings (two of "
+                "them for gcalign.Symmetric); to pass embeddings as more negatives, use negatives="
+            )
+        if not len(queue):
+            return self
+        rows, keys = self.sides.rows, queue()
+        if keys.shape[1] != rows.features.shape[1]:
+            raise ValueError(
+                f"the keys of the queue have {keys.shape[1]} dimensions and the embeddings {rows.features.shape[1]}; "
+                f"make it with gcalign.Queue(size, dim={rows.features.shape[1]})"
+            )
+        if rows.labels is not None or rows.domains is not None:
+            raise ValueError(
+                "labels or domains were given, but the keys of a queue have none, and would be negatives of their own "
+                "class; leave out queue, or labels and domains"
+            )
+        balanced = any(isinstance(c, Columns) for c in self.constraints)
+        if balanced and queue.in_batch is False:
+            raise ValueError(
+                "in_batch=False leaves one entry in each column of the batch, and a constraint on the columns then "
+                "fixes it; leave in_batch out, or use a method that constrains rows only, such as 'ince'"
+            )
+        entries = self
+        if not balanced and not queue.in_batch:  # all samples of the batch are one group
+            n, m = self.support.shape
+            allowed = None if self.mask is None else self.mask.allowed
+            zeros = torch.zeros(max(n, m), dtype=torch.long, device=keys.device)
+            entries = replace(self, mask=Mask(allowed, zeros[:n], zeros[:m], self.support))
+        return entries._widened(keys.to(rows.features), queue.share)
+
+    def with_negatives(self, negatives: Tensor) -> Entries:
+        """More columns: [k, D] for all rows, or [n, k, D] with k for each row."""
+        n, k = len(self.sides.rows), negatives.shape[-2]
+        if negatives.dim() == 2:
+            return self._widened(negatives, SHARE)
+        if self.sides.joint and 2 * len(negatives) == n:  # both views of a sample have its negatives
+            negatives = torch.cat([negatives, negatives])
+        if len(negatives) != n:
+            raise ValueError(
+                f"negatives of shape {tuple(negatives.shape)} must have k embeddings for each of {n} rows, [{n}, k, D]; "
+                "or be [k, D] for all rows"
+            )
+        wide = self._widened(self.sides.columns.features.new_zeros(k, negatives.shape[-1]), SHARE)
+        return replace(wide, sides=self.sides, own=negatives)
+
+    def _widened(self, features: Tensor, share: float) -> Entries:
+        """More columns without a positive. A constraint on the columns gets masses for them."""
+        k, mask, old = len(features), self.mask, self.sides.columns
+        support = widened(self.support, k)
+        if mask is not None:
+            allowed = None if mask.allowed is None else pad(mask.allowed, (0, k), value=True)
+            codes = None if mask.column_codes is None else pad(mask.column_codes, (0, k), value=-1)
+            mask = Mask(allowed, mask.row_codes, codes, None if codes is None else support)
+        sides = replace(self.sides, columns=Side(torch.cat([old.features, features])), partner=None)
+        constraints = spread(self.constraints, support, share, mask=mask, joint=self.sides.joint)
+        return replace(self, sides=sides, support=support, mask=mask, constraints=constraints)
+
+    def checked(self, target: Target) -> Entries:
+        """Masses for rows and columns without a positive if their side is relaxed; raises if it is not."""
+        support = self.support
+        if support.complete or not values_readable():
+            return self
+        empty = torch.stack([(support.mu == 0).any(), (support.nu == 0).any()]).tolist()
+        kinds = (Rows, Columns)
+        sides = [next((c for c in self.constraints if isinstance(c, kind)), None) for kind in kinds]
+        lenient = [c is not None and (c.mass is not None or not isinstance(c.h, Hard)) for c in sides]
+        if empty[0] and not lenient[0]:
+            check_rows(support, target.rule, target.names(self.sides))
+        if not any(empty):
+            return replace(self, support=replace(support, complete=True)) if _has_flag(support) else self
+        relaxed = tuple(kind for kind, e, ok in zip(kinds, empty, lenient, strict=True) if e and ok)
+        constraints = spread(self.constraints, support, SHARE, mask=self.mask, joint=self.sides.joint, sides=relaxed)
+        return replace(self, constraints=constraints, unpaired_rows=empty[0])
+
+
+def guided(
+    z1: Tensor, z2: Tensor, margin: float = 0.0, *, relative: bool = False
+) -> Tensor:  # [n, D], [n, D] -> [n, n]
+    """Which pairs are allowed by a guide: those that it does not find more similar than the positive of the row.
+
+    A negative that a guide finds more similar than the positive is probably a false negative. This is the rule of
+    GISTEmbed.
+
+    Args:
+        z1, z2: the guide's embeddings of the two views; row i of both is one sample.
+        margin: pairs are left out if their similarity is above that of the positive minus this margin.
+        relative: whether the margin is a part of the similarity of the positive.
+
+    Returns:
+        A bool matrix for `criterion(z1, z2, allowed=...)`; the diagonal is True.
+
+    Example:
+        >>> import torch, gcalign
+        >>> guide = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])  # the first two are almost the same
+        >>> gcalign.guided(guide, guide, margin=0.05)
+        tensor([[ True, False,  True],
+                [False,  True,  True],
+                [ True,  True,  True]])
+    """
+    check_embeddings(z1, z2, alone=True)
+    if len(z1) != len(z2):
+        raise ValueError(f"z1 has {len(z1)} rows and z2 {len(z2)}; row i of both must be one sample")
+    positive("margin", margin, "0 leaves out what is more similar than the positive", zero=True)
+    cosines = normalize(z1.detach()) @ normalize(z2.detach()).T
+    own = cosines.diagonal()
+    bound = own * (1 - margin) if relative else own - margin
+    return (cosines <= bound[:, None]) | torch.eye(len(z1), dtype=torch.bool, device=z1.device)
+
+
+def _has_flag(support: Support) -> bool:
+    return isinstance(support, (Pairs, Groups))
+
+
+def _check_allowed(allowed: Tensor, shape: tuple[int, int]) -> None:
+    if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool or tuple(allowed.shape) != shape:
+        got = f"{tuple(allowed.shape)}, {allowed.dtype}" if isinstance(allowed, Tensor) else type(allowed).__name__
+        raise ValueError(
+            f"allowed={got} must be a bool tensor {shape}, False for pairs that are left out; for codes, such as users "
+            "or duplicates, use groups="
+        )
+
+
+def _only(support: Support, allowed: Tensor) -> Support:
+    """T without the pairs that are not allowed."""
+    if not isinstance(support, Pairs) or not values_readable():
+        return Full(support.dense() * allowed)
+    kept = allowed[support.i, support.j]
+    if bool(kept.all()):
+        return support
+    i, j, weight = support.i[kept], support.j[kept], support.weight[kept]
+    return Pairs(i, j, weight, support.shape, ordinary=support.ordinary, unit=support.unit)
+
+
+def widened(target: Support, more: int) -> Support:
+    """T with more columns, all of them empty."""
+    n, m = target.shape
+    shape = (n, m + more)
+    if isinstance(target, Pairs):
+        return replace(target, shape=shape, complete=False, shift=None)
+    if isinstance(target, Groups):
+        pairs = replace(target.pairs, shape=shape, complete=False, shift=None)
+        codes = torch.cat([target.column_codes, target.column_codes.new_zeros(len(target.column_codes), more)], 1)
+        right = torch.cat([target.right, target.right.new_zeros(more)])
+        return replace(target, column_codes=codes, pairs=pairs, right=right, shape=shape, complete=False)
+    dense = target.dense()
+    return Full(torch.cat([dense, dense.new_zeros(n, more)], 1))
+
+
+def spread(
+    constraints: tuple[Constraint, ...],
+    target: Support,
+    share: float,
+    *,
+    mask: Mask | None = None,
+    joint: bool = False,
+    sides: tuple[type[Constraint], ...] = (Columns,),
+) -> tuple[Constraint, ...]:
+    """Constraints with masses for columns (rows) that have no positive.
+
+    Each row keeps 1 − share of its mass on its positives, and spreads the rest evenly over its allowed columns. The
+    column sums of this plan are the masses, so at least one plan has them. Rows: likewise, from the columns.
+    """
+    mu, nu, (n, m) = target.mu, target.nu, target.shape
+    if mask is not None:
+        even = torch.zeros_like(nu)
+        step = max(1, (1 << 22) // m)
+        for start in range(0, n, step):
+            allowed = (~mask.forbidden(start, min(start + step, n))).to(mu)
+            even = even + (mu[start : start + step] / allowed.sum(1).clamp(min=1)) @ allowed
+    else:  # in the joint layout, a row gives nothing to itself
+        own = torch.cat([mu, mu.new_zeros(m - n)]) if joint else 0
+        even = (mu.sum() - own) / (m - int(joint)) + torch.zeros_like(nu)
+    masses: dict[type[Constraint], Tensor] = {
+        Columns: (1 - share) * nu + share * even,
+        Rows: (1 - share) * mu + share * mu.sum() / n,
+    }
+    return tuple(
+        replace(c, mass=masses[type(c)]) if isinstance(c, sides) and isinstance(c, (Rows, Columns)) and c.mass is None
+        else c
+        for c in constraints
+    )  # fmt: skip
