@@ -80,7 +80,7 @@ def loss(
     z2: Matrix,
     *,
     layout: str,
-    eps: float = 0.5,
+    eps: float = 0.1,
     iterations: int = 10,
     q: float = 0.6,
     lam: float = 0.01,
@@ -105,10 +105,21 @@ def loss(
         target = [[float(rows[i] == columns[j] and not (joint and i == j)) for j in range(m)] for i in range(n)]
         target = [[a / sum(row) for a in row] for row in target]
     k = kernel(x, y, eps, joint=joint)
+    if name == "siglip":  # log K = cos/ε − 10
+        logits = [[(1 - c) / eps - 10.0 for c in row] for row in cosine_cost(x, y)]
+        return (
+            sum(
+                math.log1p(math.exp(logits[i][j])) - target[i][j] * logits[i][j]
+                for i in range(n)
+                for j in range(m)
+                if not (joint and i == j)
+            )
+            / n
+        )
     mu, nu = sums(target)
     one_sided = name in ("ince", "rince", "simclr", "supcon", "clip")
     tau1, tau2 = 1.0, 0.0 if one_sided else 1.0
-    if name == "gca-uot":
+    if name in ("gca-uot", "gca-uot-published"):
         tau1, tau2 = relax[0] / (relax[0] + eps), relax[1] / (relax[1] + eps)
     u, v = sinkhorn(k, mu, nu, tau1, tau2, 1 if one_sided else iterations)
     p = scaled(k, u, v)
@@ -119,6 +130,12 @@ def loss(
         turned = [list(column) for column in zip(*target, strict=True)]
         u2, v2 = sinkhorn(back, nu, mu, 1.0, 0.0, 1)
         return 0.5 * (kl(target, p) + kl(turned, scaled(back, u2, v2)))
+    if name == "gca-uot-published":  # cross-entropy of log P
+        value = -sum(
+            target[i][j] * math.log(p[i][j] / sum(p[i])) for i in range(n) for j in range(m) if target[i][j] > 0
+        )
+        value += sum(t * math.log(t / s) for row, s in zip(target, mu, strict=True) for t in row if t > 0)
+        return value / n + w_robust * robust(target, k, v, q, lam)
     value = kl(target, p, entropy=name != "supcon")
     if name == "iot-uni":
         value += weight * uniformity(target, p, joint=joint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 
 import pytest
 import torch
@@ -191,14 +190,20 @@ def test_small_epsilon_reverses_step_by_step_in_log_space():
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
-def test_an_exact_mode_on_a_plan_not_converged_warns():
-    z = embeddings()
-    loss = gcalign.method("gca-rince", eps=0.05, iterations=1, gradient="implicit")
-    with pytest.warns(UserWarning, match="did not reach tol=1e-06; raise iterations"):
-        loss(*z)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gcalign.method("gca-rince", eps=0.05, iterations=1)(*z).backward()
+@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize(("name", "mode"), [("gca-rince", "implicit"), ("gca-uot", "implicit"), ("gca-ince", "envelope")])
+def test_every_mode_is_exact_on_a_plan_that_has_not_converged(name, mode, learnable):
+    z = embeddings(b=6)
+    grads = []
+    for gradient in (mode, "unrolled"):
+        criterion = gcalign.method(name, eps=0.05, iterations=2, gradient=gradient, learnable=learnable).double()
+        inputs = [*z, *criterion.parameters()]
+        grads.append(torch.autograd.grad(criterion(*z), inputs))
+    for got, want in zip(*grads, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
+    choice = gcalign.method(name, eps=0.05, iterations=2, gradient=mode).explain(*z)
+    assert choice.mode == "truncated"
+    assert "has not converged" in choice.reason
 
 
 def test_explain_says_which_mode_and_why():

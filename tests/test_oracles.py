@@ -20,8 +20,8 @@ def options_for(name):
 
 
 def fixed(name):
-    """CLIP's ε is learnt, as a float32 logarithm; a fixed one keeps every digit."""
-    return {"learnable": False} if name == "clip" else {}
+    """A learnt ε is a float32 logarithm; a fixed one keeps every digit."""
+    return {"learnable": False} if name in ("clip", "siglip") else {}
 
 
 @pytest.mark.parametrize("layout", ["cross", "joint"])
@@ -111,8 +111,8 @@ def test_rince_in_score_scale_is_the_papers_equation(q, batch):
     z1, z2 = batch(b=6)
     s = F.normalize(z1) @ F.normalize(z2).T / 0.5
     expected = ((0.01 * s.exp().sum(1)) ** q - (q * s.diagonal()).exp()).mean() / q
-    torch.testing.assert_close(gcalign.method("rince", q=q, scale="score")(z1, z2), expected, rtol=1e-12, atol=0)
-    kernel_scale = gcalign.method("rince", q=q)(z1, z2)
+    torch.testing.assert_close(gcalign.method("rince", eps=0.5, q=q, scale="score")(z1, z2), expected, rtol=1e-12, atol=0)
+    kernel_scale = gcalign.method("rince", eps=0.5, q=q)(z1, z2)
     torch.testing.assert_close(kernel_scale * math.exp(q / 0.5), expected, rtol=1e-12, atol=0)
 
 
@@ -134,7 +134,7 @@ def test_row_normalised_kl_is_blind_to_the_row_relaxation(batch):
         for lam in (0.1, 10.0)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
-    assert losses[0] == pytest.approx(gcalign.method("ince")(z1, z2).item(), rel=1e-12)
+    assert losses[0] == pytest.approx(gcalign.method("ince", eps=0.5)(z1, z2).item(), rel=1e-12)
 
 
 def test_metrics_are_their_definitions(batch):

@@ -153,7 +153,7 @@ def test_the_fenchel_young_loss_is_positive_and_its_gradient_in_the_cost_is_t_mi
 def test_gca_rince_does_not_see_the_gauge(seed, n, shift):
     z1, z2 = views(seed, n)
     log_k = Cosine(0.5)(Cosine().features(z1), Cosine().features(z2))
-    loss = gcalign.method("gca-rince", iterations=50, tol=0)(z1, z2)
+    loss = gcalign.method("gca-rince", eps=0.5, iterations=50, tol=0)(z1, z2)
     # the same iterations started from v = e^shift end in another gauge (cu, v/c) of the same plan
     a, b = torch.zeros(n, dtype=torch.float64), torch.full((n,), shift, dtype=torch.float64)
     for _ in range(50):
@@ -178,10 +178,10 @@ def test_several_views_are_pairs_of_pairs(seed, samples, views_each):
     n = samples * views_each
     z1, z2 = views(seed, n)
     ids = torch.arange(samples).repeat(views_each)
-    plan = gcalign.method("gca-ince", iterations=2000, tol=1e-10).plan(z1, z2, ids=ids)
+    plan = gcalign.method("gca-ince", eps=0.5, iterations=2000, tol=1e-10).plan(z1, z2, ids=ids)
     expected = torch.full((n,), float(views_each), dtype=torch.float64)
     torch.testing.assert_close(plan.row_sums, expected, rtol=1e-8, atol=0)
-    joint = gcalign.method("iot", iterations=2000, tol=1e-10).plan(z1, z2, ids=ids)
+    joint = gcalign.method("iot", eps=0.5, iterations=2000, tol=1e-10).plan(z1, z2, ids=ids)
     assert joint.matrix.diagonal().abs().max() == 0
     expected = torch.full((2 * n,), 2.0 * views_each - 1, dtype=torch.float64)
     torch.testing.assert_close(joint.row_sums, expected, rtol=1e-8, atol=0)
@@ -218,7 +218,7 @@ def test_the_loss_reaches_zero_where_the_plan_is_its_target(seed, classes, layou
 @given(seeds, st.integers(2, 7), st.sampled_from(["ince", "gca-ince", "gca-uot", "rince"]), st.floats(0.1, 3))
 def test_equal_weights_scale_the_target_and_unequal_ones_the_pairs(seed, n, name, weight):
     z1, z2 = views(seed, n)
-    criterion = gcalign.method(name, iterations=100, tol=1e-13)
+    criterion = gcalign.method(name, eps=0.5, iterations=100, tol=1e-13)
     w = torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
     got, want = criterion(z1, z2, weights=w), criterion(z1, z2, target=torch.diag(w))
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)

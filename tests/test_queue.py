@@ -34,9 +34,9 @@ def views(n: int = 5) -> tuple[Tensor, Tensor]:
     return z1.requires_grad_(), (z1.detach() + 0.7 * draw(n, seed=2)).requires_grad_()
 
 
-def filled(size: int = 7, pushed: int = 9, **options: object) -> Queue:
+def filled(size: int = 7, pushed: int = 9, seed: int = 3, **options: object) -> Queue:
     queue = Queue(size, 4, **options).double()
-    queue.push(draw(pushed, seed=3))
+    queue.push(draw(pushed, seed=seed))
     return queue
 
 
@@ -162,6 +162,15 @@ def test_the_gradient_with_a_queue_is_that_of_finite_differences(name, layout):
     assert torch.autograd.gradcheck(lambda x, y: criterion(x, y, queue=queue), views(), atol=1e-6)
 
 
+def test_each_direction_of_a_symmetric_loss_has_keys_of_its_own_columns():
+    one_way, (z1, z2), first, second = made("ince"), views(), filled(seed=1), filled(seed=2)
+    both_ways = gcalign.Symmetric(one_way)
+    there, back = one_way(z1, z2, queue=second), one_way(z2, z1, queue=first)
+    torch.testing.assert_close(both_ways(z1, z2, queue=(first, second)), (there + back) / 2)
+    torch.testing.assert_close(both_ways(z1, z2, queue=second), (there + one_way(z2, z1)) / 2)
+    assert both_ways.plan(z1, z2, queue=(first, second)).shape == one_way.plan(z1, z2, queue=second).shape
+
+
 @pytest.mark.parametrize("block", [None, 2])
 def test_a_queue_streams(block):
     loss = made("gca-ince", block=block)(*views(), queue=filled())
@@ -203,7 +212,7 @@ def test_masses_of_ones_own_stay():
         (lambda: Queue(4, 4).push(torch.ones(2, 3)), "must be a tensor [B, 4]"),
         (lambda: made("ince")(draw(3, 5), draw(3, 5), queue=filled()), "Queue(size, dim=5)"),
         (lambda: made("gca-ince")(*views(), queue=filled(in_batch=False)), "leave in_batch out"),
-        (lambda: made("ince", warm_start=True)(*views(), ids=range(5), queue=filled()), "a queue has none"),
+        (lambda: made("ince", warm_start=True)(*views(), ids=range(5), queue=filled()), "queue= has none"),
         (lambda: made("supcon")(*views(), labels=[0, 0, 1, 1, 1], queue=filled()), "leave out queue"),
     ],
 )

@@ -265,11 +265,10 @@ class Alignment(Objective):
             raise
         if share is None:
             return first, second, negatives, allowed
-        value = self.kernel.eps if self.geometry is None else self.geometry.eps
-        eps = float(value) if values_readable() else 0.0
-        sizes = exchange_headers(
-            share, (first, second), z1.device, negatives=negatives, criterion=self._identity(), eps=eps
-        )
+        words, eps = "", 0.0
+        if values_readable():
+            words, eps = self._identity(), float(self.kernel.eps if self.geometry is None else self.geometry.eps)
+        sizes = exchange_headers(share, (first, second), z1.device, negatives=negatives, criterion=words, eps=eps)
         rows, columns, more = ([size[k] for size in sizes] for k in range(3))
         both = joined(share, first, rows)
         if allowed is not None:  # pairs with other ranks are allowed

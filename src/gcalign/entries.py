@@ -35,6 +35,9 @@ class Entries:
         """Leave out the pairs that are not allowed, and those within a group that are not positives."""
         sides, support, mask = self.sides, self.support, None
         if allowed is not None:
+            if sides.joint and isinstance(allowed, Tensor) and 2 * len(allowed) == len(sides.rows):
+                within = allowed & allowed.T  # two views of one side
+                allowed = torch.cat([torch.cat([within, allowed], 1), torch.cat([allowed.T, within], 1)])
             _check_allowed(allowed, support.shape)
             support = _only(support, allowed)
             mask = Mask(allowed)
@@ -125,7 +128,7 @@ class Entries:
 def guided(
     z1: Tensor, z2: Tensor, margin: float = 0.0, *, relative: bool = False
 ) -> Tensor:  # [n, D], [n, D] -> [n, n]
-    """Which pairs are allowed by a guide: those that it does not find more similar than the positive of the row.
+    """Which pairs are allowed by a guide: cos(z1_i, z2_j) ≤ cos(z1_i, z2_i) − margin, or i = j.
 
     A negative that a guide finds more similar than the positive is probably a false negative. This is the rule of
     GISTEmbed.

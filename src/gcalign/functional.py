@@ -7,18 +7,17 @@ criterion. Like a criterion, it takes two views, a list of views, or one tensor 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor
 
-from gcalign import methods
 from gcalign.batch import PerSide
 from gcalign.constraints import Columns, Constraint, Rows
 from gcalign.errors import positive
 from gcalign.geometry import Entropic, Geometry
-from gcalign.objective import Objective
+from gcalign.methods import method
 from gcalign.plan import Plan
 from gcalign.queue import Queue
 from gcalign.targets import Target
@@ -66,9 +65,9 @@ class Call(Inputs, total=False):
     check_finite: bool
 
 
-def _loss(method: Callable[..., Objective], z1: Views, z2: Tensor | None, options: Any, **settings: Any) -> Tensor:
-    inputs = {name: options.pop(name) for name in Inputs.__annotations__ if name in options}
-    loss: Tensor = method(**settings, **options)(z1, z2, **inputs)
+def _loss(name: str, z1: Views, z2: Tensor | None, options: Any, **settings: Any) -> Tensor:
+    inputs = {key: options.pop(key) for key in Inputs.__annotations__ if key in options}
+    loss: Tensor = method(name, **settings, **options)(z1, z2, **inputs)
     return loss
 
 
@@ -90,7 +89,7 @@ def info_nce(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options
         >>> torch.allclose(loss, torch.nn.functional.cross_entropy(z @ z.T / 0.5, torch.arange(4)))
         True
     """
-    return _loss(methods.ince, z1, z2, options, eps=eps)
+    return _loss("ince", z1, z2, options, eps=eps)
 
 
 def gca_ince(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
@@ -109,12 +108,19 @@ def gca_ince(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options
         >>> round(float(gcalign.functional.gca_ince(torch.eye(4), torch.eye(4), eps=0.1)), 2)
         0.0
     """
-    return _loss(methods.gca_ince, z1, z2, options, eps=eps)
+    return _loss("gca-ince", z1, z2, options, eps=eps)
 
 
 def rince(
-    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **options: Unpack[Call],
-) -> Tensor:  # fmt: skip
+    z1: Views,
+    z2: Tensor | None = None,
+    *,
+    eps: float = 0.1,
+    q: float = 0.6,
+    lam: float = 0.01,
+    scale: str = "kernel",
+    **options: Unpack[Call],
+) -> Tensor:
     """RINCE, robust InfoNCE (Eq. 2, eq:RINCE).
 
     Args:
@@ -131,12 +137,19 @@ def rince(
         >>> bool(gcalign.functional.rince(z, z) < gcalign.functional.rince(z, other))
         True
     """
-    return _loss(methods.rince, z1, z2, options, eps=eps, q=q, lam=lam, scale=scale)
+    return _loss("rince", z1, z2, options, eps=eps, q=q, lam=lam, scale=scale)
 
 
 def gca_rince(
-    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, q: float = 0.6, lam: float = 0.01, scale: str = "kernel", **options: Unpack[Call],
-) -> Tensor:  # fmt: skip
+    z1: Views,
+    z2: Tensor | None = None,
+    *,
+    eps: float = 0.1,
+    q: float = 0.6,
+    lam: float = 0.01,
+    scale: str = "kernel",
+    **options: Unpack[Call],
+) -> Tensor:
     """GCA-RINCE: RINCE with constraints on rows and columns (Eq. 13, eq:gcarince).
 
     Args:
@@ -153,7 +166,7 @@ def gca_rince(
         >>> bool(gcalign.functional.gca_rince(z, z) < gcalign.functional.gca_rince(z, other))
         True
     """
-    return _loss(methods.gca_rince, z1, z2, options, eps=eps, q=q, lam=lam, scale=scale)
+    return _loss("gca-rince", z1, z2, options, eps=eps, q=q, lam=lam, scale=scale)
 
 
 def simclr(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
@@ -172,7 +185,7 @@ def simclr(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: 
         >>> round(float(gcalign.functional.simclr(torch.eye(4), torch.eye(4), eps=0.1)), 2)
         0.0
     """
-    return _loss(methods.simclr, z1, z2, options, eps=eps)
+    return _loss("simclr", z1, z2, options, eps=eps)
 
 
 def byol(z1: Views, z2: Tensor | None = None, *, eps: float = 1.0, **options: Unpack[Call]) -> Tensor:
@@ -191,7 +204,7 @@ def byol(z1: Views, z2: Tensor | None = None, *, eps: float = 1.0, **options: Un
         >>> round(float(gcalign.functional.byol(torch.eye(4), torch.eye(4).flip(0))), 2)
         2.0
     """
-    return _loss(methods.byol, z1, z2, options, eps=eps)
+    return _loss("byol", z1, z2, options, eps=eps)
 
 
 def iot(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
@@ -210,12 +223,17 @@ def iot(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unp
         >>> round(float(gcalign.functional.iot(torch.eye(4), torch.eye(4), eps=0.1)), 2)
         0.0
     """
-    return _loss(methods.iot, z1, z2, options, eps=eps)
+    return _loss("iot", z1, z2, options, eps=eps)
 
 
 def iot_uni(
-    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, weight: float = 0.2, **options: Unpack[Call],
-) -> Tensor:  # fmt: skip
+    z1: Views,
+    z2: Tensor | None = None,
+    *,
+    eps: float = 0.1,
+    weight: float = 0.2,
+    **options: Unpack[Call],
+) -> Tensor:
     """IOT-uni: the loss of IOT plus a uniformity term, KL(T‖P) + w·KL(Q‖P), with the Q of `Uniformity`.
 
     Args:
@@ -232,13 +250,22 @@ def iot_uni(
         >>> bool(gcalign.functional.iot_uni(z, z, weight=0.1) < gcalign.functional.iot_uni(z, other, weight=0.1))
         True
     """
-    return _loss(methods.iot_uni, z1, z2, options, eps=eps, weight=weight)
+    return _loss("iot-uni", z1, z2, options, eps=eps, weight=weight)
 
 
 def gca_uot(
-    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, relax: tuple[float, float] = (0.2, 0.2), q: float = 0.6, lam: float = 0.01,
-    scale: str = "kernel", w_kl: float = 1.0, w_robust: float = 0.02, **options: Unpack[Call],
-) -> Tensor:  # fmt: skip
+    z1: Views,
+    z2: Tensor | None = None,
+    *,
+    eps: float = 0.1,
+    relax: tuple[float, float] = (0.2, 0.2),
+    q: float = 0.6,
+    lam: float = 0.01,
+    scale: str = "kernel",
+    w_kl: float = 1.0,
+    w_robust: float = 0.02,
+    **options: Unpack[Call],
+) -> Tensor:
     """GCA-UOT: unbalanced transport with the robust divergence (Eq. 9, eq:uot).
 
     Args:
@@ -256,7 +283,52 @@ def gca_uot(
         True
     """
     return _loss(
-        methods.gca_uot, z1, z2, options, eps=eps, relax=relax, q=q, lam=lam, scale=scale, w_kl=w_kl, w_robust=w_robust
+        "gca-uot", z1, z2, options, eps=eps, relax=relax, q=q, lam=lam, scale=scale, w_kl=w_kl, w_robust=w_robust
+    )
+
+
+def gca_uot_published(
+    z1: Views,
+    z2: Tensor | None = None,
+    *,
+    eps: float = 0.1,
+    relax: tuple[float, float] = (0.2, 0.2),
+    q: float = 0.6,
+    lam: float = 0.01,
+    scale: str = "kernel",
+    w_kl: float = 1.0,
+    w_robust: float = 0.02,
+    **options: Unpack[Call],
+) -> Tensor:
+    """GCA-UOT as its published code computes it: −Σ_j T_ij log(P_ij / Σ_k P_ik), in which the row scaling cancels.
+
+    Args:
+        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
+        eps, relax, q, lam, scale, w_kl, w_robust: as for `methods.gca_uot_published`.
+        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
+
+    Returns:
+        The loss, a 0-dim tensor.
+
+    Example:
+        >>> import torch, gcalign
+        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
+        >>> published = gcalign.functional.gca_uot_published
+        >>> bool(published(z, z, eps=0.2) < published(z, other, eps=0.2))
+        True
+    """
+    return _loss(
+        "gca-uot-published",
+        z1,
+        z2,
+        options,
+        eps=eps,
+        relax=relax,
+        q=q,
+        lam=lam,
+        scale=scale,
+        w_kl=w_kl,
+        w_robust=w_robust,
     )
 
 
@@ -278,7 +350,7 @@ def supcon(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: 
         >>> gcalign.functional.supcon(torch.eye(4), torch.eye(4), labels=[0, 0, 1, 1]).shape
         torch.Size([])
     """
-    return _loss(methods.supcon, z1, z2, options, eps=eps)
+    return _loss("supcon", z1, z2, options, eps=eps)
 
 
 def clip(z1: Views, z2: Tensor | None = None, *, eps: float = 0.07, **options: Unpack[Call]) -> Tensor:
@@ -297,13 +369,18 @@ def clip(z1: Views, z2: Tensor | None = None, *, eps: float = 0.07, **options: U
         >>> round(float(gcalign.functional.clip(torch.eye(4), torch.eye(4), eps=0.1)), 2)
         0.0
     """
-    return _loss(methods.clip, z1, z2, options, eps=eps, learnable=False)
+    return _loss("clip", z1, z2, options, eps=eps, learnable=False)
 
 
 def siglip(
-    z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, bias: float = -10.0, **options: Unpack[Call],
-) -> Tensor:  # fmt: skip
-    """SigLIP's loss: each pair is classified by itself, with a fixed temperature and bias.
+    z1: Views,
+    z2: Tensor | None = None,
+    *,
+    eps: float = 0.1,
+    bias: float = -10.0,
+    **options: Unpack[Call],
+) -> Tensor:
+    """SigLIP's loss, −Σ_ij log σ(±(cos/ε + b))/B: each pair is classified by itself, with a fixed ε and b.
 
     Args:
         z1, z2: embeddings of the two views [B, D]; they need not be normalised.
@@ -319,7 +396,7 @@ def siglip(
         >>> round(float(gcalign.functional.siglip(torch.eye(4), torch.eye(4))), 2)
         0.69
     """
-    return _loss(methods.siglip, z1, z2, options, eps=eps, bias=bias, learnable=False)
+    return _loss("siglip", z1, z2, options, eps=eps, bias=bias, learnable=False)
 
 
 def solve(

@@ -197,7 +197,7 @@ class Cosine(Kernel):
         return scaled if not isinstance(bias, float) else scaled._replace(bound=max(scaled.bound, abs(bias)))
 
     def extra_repr(self) -> str:
-        bias = "" if self.bias is None else f", bias={float(self.bias):g}"
+        bias = "" if self.bias is None else f", bias={float(torch.as_tensor(self.bias).detach()):g}"
         return super().extra_repr() + ", center=True" * self.center + bias
 
 

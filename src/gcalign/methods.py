@@ -295,7 +295,7 @@ def gca_uot_published(
     w_robust: float = 0.02,
     **common: Any,
 ) -> Alignment:
-    """GCA-UOT as its published code computes it: cross-entropy of log P, in which the row scaling cancels.
+    """GCA-UOT as its published code computes it: −Σ_j T_ij log(P_ij / Σ_k P_ik), in which the row scaling cancels.
 
     It is InfoNCE on K diag(v), and another loss than `gca_uot`, the Fenchel–Young loss of the relaxed problem.
 

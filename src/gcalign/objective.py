@@ -36,7 +36,8 @@ class Objective(nn.Module):
         target: a matrix [n, m] or a `Target`, in place of the criterion's own for this call.
         queue: a `Queue`, whose keys are more negatives.
         negatives: embeddings of more negatives, with gradient: [k, D] for all rows, or [n, k, D] with k for each row.
-        allowed: [n, m], bool. False leaves a pair out of the kernel: it is neither positive nor negative.
+        allowed: [n, m], bool. False leaves a pair out of the kernel: it is neither positive nor negative. In the joint
+            layout, [B, B] holds for all views of two samples.
         rows: for a list of views, how many of them, from the first on, are rows of a plan. The others are only columns:
             pairs of them are left out, as for the small views of multi-crop. Default: all.
         multi: for a list of views, "pairwise" is a plan for each pair, and "joint" one plan over all views at once. Its
@@ -154,6 +155,6 @@ def refuse_unread(known: Mapping[str, Any], target: Target, constraints: Sequenc
             read = read or name in constraint.reads
         if name in known and not read:
             raise ValueError(
-                f"{name}= was given, but the target {target!r} does not read it; "
-                f"use target=gcalign.{reader}, or leave it out"
+                f"{name if name != 'teacher' else 'embeddings of a teacher'} were given, but the target {target!r} does not read them; "
+                f"use target=gcalign.{reader}, or leave them out"
             )

@@ -14,7 +14,6 @@ from gcalign.alignment import PARTS, Alignment
 from gcalign.batch import Inputs, Sides, inputs_of
 from gcalign.objective import Objective
 from gcalign.plan import Plan
-from gcalign.queue import Queue
 from gcalign.targets import Target, as_target
 from gcalign.transport.gradients import Choice
 from gcalign.transport.support import Support
@@ -23,8 +22,9 @@ from gcalign.transport.support import Support
 class Symmetric(Objective):
     """Mean of a loss in both directions, L = ½ L(z1, z2) + ½ L(z2, z1). CLIP does this with InfoNCE.
 
-    A call takes what every criterion takes; see `Objective`. Parts and options are set on it as on an `Alignment`. The two
-    directions have different columns, so a queue is a pair: `queue=(keys of first views, keys of second views)`.
+    A call takes what every criterion takes; see `Objective`. Parts and options are set on it as on an `Alignment`. The
+    directions have different columns, so they have different queues: `queue=(keys of first views, keys of second
+    views)`. One queue holds keys of second views, and the second direction then has none.
 
     Args:
         alignment: the alignment that is evaluated in both directions.
@@ -75,14 +75,9 @@ class Symmetric(Objective):
     def _queues(self, inputs: Inputs, joint: bool) -> tuple[Any, Any]:
         """The keys that are columns of each direction: those of second views, then those of first views."""
         queue = inputs.queue
-        if isinstance(queue, tuple) and len(queue) == 2 and not joint:
-            return queue[1], queue[0]
-        if isinstance(queue, Queue) and not joint:
-            raise ValueError(
-                "queue is one Queue, but the directions of Symmetric have different columns: second views would meet "
-                "keys of second views; pass queue=(keys of first views, keys of second views)"
-            )
-        return queue, queue
+        if joint:
+            return queue, queue
+        return (queue[1], queue[0]) if isinstance(queue, tuple) and len(queue) == 2 else (queue, None)
 
     def _jointly(self, views: Sequence[Tensor]) -> Tensor:
         """The mean over which view is along the rows."""

@@ -97,14 +97,16 @@ class SupConLoss(nn.Module):
 
     def _per_row(self, z1: Tensor, z2: Tensor, positive: Tensor, allowed: Tensor) -> Tensor:
         """The loss of each anchor; every anchor has a positive, and every column an anchor."""
-        criterion, target = self.criterion, positive / positive.sum(1, keepdim=True).float()
+        criterion, dtype = self.criterion, torch.promote_types(z1.dtype, torch.float32)
+        target = positive / positive.sum(1, keepdim=True).to(dtype)
         constraints = criterion.constraints
         try:
             if bool((target.sum(0) == 0).any()):
                 criterion.constraints = spread(constraints, Full(target), self.share, mask=Mask(allowed))
-            return criterion(z1, z2, target=target, allowed=allowed)
+            losses: Tensor = criterion(z1, z2, target=target, allowed=allowed)
         finally:
             criterion.constraints = constraints
+        return torch.where(allowed.sum(1) > 1, losses, 0)  # exactly 0 for one column, since zeros are not counted
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}"

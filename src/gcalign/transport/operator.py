@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gcalign.constraints import Hard, Marginal, Penalty, Relaxed, TotalVariation
 from gcalign.geometry import Entropic
@@ -36,7 +37,7 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
     """The proximal point of a problem, with its gradient."""
     if not problem.only_marginals:
         return by_dykstra(problem, options, reads)
-    compiling = torch.compiler.is_compiling()
+    compiling = torch.compiler.is_compiling() or isinstance(problem.eps, FakeTensor)
     if _autograd_reason(problem, options, reads, compiling):
         return by_autograd(problem, options, reads)
     call = _call(problem, options, reads)
@@ -243,8 +244,9 @@ class _Solve(torch.autograd.Function):
         if saved is None:
             return *vectors, progress
         ctx.call, ctx.progress = call, progress
-        # inputs are saved so that torch notices a change in place between the two passes
-        ctx.save_for_backward(*saved, *tensors)
+        # inputs, masses and target are saved so that torch notices a change in place between the two passes
+        masses = [side.mass for side in (call.problem.rows, call.problem.columns) if side is not None]
+        ctx.save_for_backward(*saved, *tensors, *masses, *call.problem.support.tensors)
         ctx.set_materialize_grads(False)
         return *vectors, progress
 

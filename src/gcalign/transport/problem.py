@@ -169,9 +169,9 @@ def _check_totals(rows: Marginal | None, columns: Marginal | None, total: Tensor
         totals["all entries"] = float(total)
     low, high = min(totals.values(), default=0.0), max(totals.values(), default=0.0)
     if high - low > 1e-5 * high:
-        sums = " and ".join(f"{name} to {value:g}" for name, value in totals.items())
+        sums = " and ".join(f"{name} must sum to {value:g}" for name, value in totals.items())
         raise ValueError(
-            f"the plan must sum in total over its {sums}, which no plan can satisfy; "
+            f"{sums} in total, which no plan can satisfy; "
             "give masses with one total, or relax one side with a penalty"
         )
 

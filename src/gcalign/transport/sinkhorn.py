@@ -171,10 +171,13 @@ class Stop:
         self.error = math.inf
         self._lowest, self._stalled = math.inf, 0
 
-    @torch.no_grad()
     def __call__(self, done: int, sweep: Sweep, previous: Sweep | None) -> bool:
         if done != self.check:
             return False
+        with torch.no_grad():
+            return self._converged(done, sweep, previous)
+
+    def _converged(self, done: int, sweep: Sweep, previous: Sweep | None) -> bool:
         error, mass, largest = self.step.change(sweep)
         before = error if self.each or previous is None else self.step.change(previous)[0]
         p = self.step.on_pairs(sweep)
@@ -239,10 +242,11 @@ class LogStep:
             log_ktu = self.operator.log_rmatvec(a)
         after = b if self.columns is None or log_ktu is None else self.columns.scaling(log_ktu, self.eps)
         if self.slots:
+            self.row_record[number, 1], self.column_record[number, 0] = a, b
             if log_kv is not None:
-                self.row_record[number, 0], self.row_record[number, 1] = log_kv, a
+                self.row_record[number, 0] = log_kv
             if log_ktu is not None:
-                self.column_record[number, 0], self.column_record[number, 1] = b, log_ktu
+                self.column_record[number, 1] = log_ktu
         return Sweep(b, log_kv, a, log_ktu, after)
 
     def _row_step(self, log_sums: Tensor, which: slice) -> Tensor:

@@ -33,6 +33,10 @@ class Solved(Support):
     def _like(self) -> Tensor:
         return self.log_u
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.source.phi, self.source.psi, self.log_u, self.log_v
+
     def rows(self, start: int, stop: int) -> Tensor:
         plan = (self.source.rows(start, stop) + self.log_u[start:stop, None] + self.log_v).exp()
         return plan if self.pairs is None else torch.lerp(plan, self.pairs.rows(start, stop), self.weight)

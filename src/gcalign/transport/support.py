@@ -69,6 +69,11 @@ class Support(ABC):
     def _like(self) -> Tensor:
         """A tensor of the dtype and device of T."""
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What T is made of."""
+        return (self._like,)
+
     def dense(self) -> Tensor:  # [n, m]
         """T as a matrix."""
         return self.rows(0, self.shape[0])
@@ -207,6 +212,10 @@ class Groups(Support):
     @property
     def _like(self) -> Tensor:
         return self.levels
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.levels, self.pairs.weight, self.left, self.right
 
     def rows(self, start: int, stop: int) -> Tensor:
         block = self.levels[0].expand(stop - start, self.shape[1])

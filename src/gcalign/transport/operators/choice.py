@@ -12,7 +12,7 @@ from gcalign.transport.operators.sources import Source
 
 _SMALL = 1 << 28  # bytes that nobody misses
 _ENTRIES = 1 << 22  # of a block, where its rows are ours to choose
-_said = False
+_warned = False
 
 
 def block_rows(source: Source, block: int | str | None, cache: str | None, shard: Shard | None) -> int:
@@ -26,7 +26,7 @@ def block_rows(source: Source, block: int | str | None, cache: str | None, shard
         like = source.tensors[0]
         size = (n if shard is None else n // shard.world + 1) * m * like.element_size()
         if size > _SMALL and size > _free(like.device) // 2:
-            _say(size, max(1, _ENTRIES // m))
+            _warn(size, max(1, _ENTRIES // m))
             return max(1, _ENTRIES // m)
     return 0
 
@@ -42,10 +42,10 @@ def _free(device: torch.device) -> int:
         return 4 << 30  # nobody says: a modest machine
 
 
-def _say(size: int, rows: int) -> None:
-    global _said
-    if not _said:
-        _said = True
+def _warn(size: int, rows: int) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
         warnings.warn(
             f"a kernel of {size / 2**30:.1f} GiB does not fit in half of the free memory, so block='auto' streams it, "
             f"{rows} rows at a time; block={rows} says so without this warning, block=None stores it",
