@@ -228,11 +228,14 @@ def _show(found: Sequence[Judged], proofs: Sequence[verify.ClaimCheck]) -> None:
         table.add_section()
         table.add_row(Text("Theorems", style="bold"))
         for p in proofs:
-            table.add_row(
-                Text(p.claim), Text(p.label), Text(p.evidence), Text(f"{p.cases} cases"), Text("–"), Text(p.verdict)
-            )
+            word = f"{p.verdict}, {p.kind}" if p.kind else p.verdict
+            table.add_row(*map(Text, (p.claim, p.label, p.evidence, f"{p.cases} cases", "–", word)))
     console = terminal.console(_WIDTH)
     console.print(terminal.fitting(table, console))
     console.print(Text(f"{summary(found)}."))
-    if not proofs:
+    if proofs:
+        from gcalign.lab import verify
+
+        console.print(Text(f"Theorems. {verify.summary(proofs)}"))
+    else:
         console.print(Text("Theorems: gcalign verify, or --theorems here."))
