@@ -135,7 +135,7 @@ def _kl(log_p: Tensor) -> float:
 
 
 def relaxed(figure: Any) -> None:
-    """5: two samples got a foreign view 2; a relaxed plan does not have to give them their mass."""
+    """5: two samples got a foreign view 2; in a relaxed plan their rows and columns have less mass."""
     z1, z2 = batch(6)
     z2 = z2.clone()
     z2[[4, 10]] = normalize(-z1.sum(0) - torch.tensor([0.0, 0, 0, 0, 0, 3], dtype=torch.float64), dim=0)

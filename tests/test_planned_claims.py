@@ -113,6 +113,19 @@ def test_a_family_of_eight_is_corrected_together():
         assert judged.shown == word
 
 
+def test_the_intervals_of_a_family_hold_together():
+    both = [*mismatch(0.01).records["fig-mismatch"], *mismatch(0.0, "linear-fast").records["fig-mismatch"]]
+    label = "E1 GCA-UOT, nearest neighbours"
+    (judged,) = [j for j in claims.judged(results("fig-mismatch", both)) if j.claim.label == label]
+    values = {
+        m: [r.value for r in both if (r.measure, r.labels["method"], r.labels["noise"]) == ("knn", m, 0.6)]
+        for m in ("gca-uot", "ince")
+    }
+    low, high = stats.ttest_rel(values["gca-uot"], values["ince"]).confidence_interval(1 - 0.05 / 8)
+    interval = f"[{100 * low:+.2f}, {100 * high:+.2f}] points; pooled [".replace("-", "−")
+    assert interval in judged.verdict.ours
+
+
 def relaxed(measure, levels, noise=1.0, wanted=range(10, 14), **labels):
     return results(
         "fig-mismatch-lambda",
@@ -298,6 +311,38 @@ def test_noisy_labels_are_judged_against_both_temperatures(measure):
     assert verdict(own, labelled(0.03, wanted=range(70, 77))).word == "not measured"
 
 
+# --- E5 --------------------------------------------------------------------------------------------------------
+
+
+def retrieval(gain, noisy_gain=0.0, noise=1.0, wanted=range(5)):
+    gains = {("gca-uot", 0.0): gain, ("gca-uot", 0.3): noisy_gain}
+    return results(
+        "emoji-pairs",
+        [
+            Record(
+                *("emoji-pairs", "small", "R@10", around(0.2 + gains.get((m, share), 0.0), s, k + 7, noise)),
+                {"method": m, "noise": share, "target": "identity"},
+                s,
+            )
+            for share in (0.0, 0.3)
+            for k, m in enumerate(("clip", "gca-ince", "gca-uot"))
+            for s in wanted
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("gain", "noise", "word"),
+    [(0.03, 1, "held"), (-0.03, 1, "failed"), (0.0, 1, "not shown"), (0.03, 40, "not shown")],
+)
+def test_retrieval_is_judged_for_clean_and_for_mismatched_pairs(gain, noise, word):
+    clean, noisy = "E5 GCA-UOT, clean pairs", "E5 GCA-UOT, mismatched pairs"
+    assert verdict(clean, retrieval(gain, noise=noise)).word == word
+    assert verdict(noisy, retrieval(0.0, gain, noise=noise)).word == word
+    assert "with 30 % of the pairs mismatched" in verdict(noisy, retrieval(0.0)).ours
+    assert verdict(clean, retrieval(gain, wanted=range(4))).word == "not measured"
+
+
 def test_planned_comparisons_are_counted_apart_and_have_sections_of_their_own():
     found = claims.judged(extreme({"gca-uot": 0.02}))
     assert {c.section for c in PLANNED} == set(SECTIONS)
@@ -313,3 +358,4 @@ def test_seeds_are_those_of_the_jobs():
     assert seeds("fig-extreme", "small") == list(range(20, 32))
     assert seeds("fig-targets", "small") == list(range(40, 45))
     assert seeds("table-labels", "small") == list(range(70, 78))
+    assert seeds("emoji-pairs", "small") == list(range(5))

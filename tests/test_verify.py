@@ -12,7 +12,7 @@ import torch
 from scipy import optimize
 
 import gcalign
-from gcalign import methods
+from gcalign import cli, methods
 from gcalign.lab import paper, verify
 from gcalign.lab.verify import lemmas, paths, uniformity
 from gcalign.lab.verify.claims import Case, Claim, Draw
@@ -71,6 +71,26 @@ def test_each_claim_gets_its_verdict(verdicts, label):
     assert v.verdict == EXPECTED[label], v.evidence
     assert (v.violations > 0) == (v.verdict == "fails")
     assert v.worst.violated == (v.verdict == "fails")
+
+
+def test_whatever_does_not_simply_hold_says_what_kind_of_error_it_is(verdicts):
+    for v in verdicts.values():
+        assert (v.kind is not None) == (v.verdict in ("fails", "holds after correction")), v.label
+
+
+def test_the_count_tells_kinds_apart_and_judges_the_theorems_if_all_were_checked(verdicts):
+    said = verify.summary(list(verdicts.values()))
+    assert said.startswith("Of 33: holds 12, holds as a bound 1, holds after correction 3, fails 17 (")
+    assert "(misprint 6, slip 2, substance 9)" in said
+    assert "Of the 7 theorems 5 hold, 2 of them after correction (2, 4); 2 do not (3, 6)." in said
+    assert verify.summary([verdicts["thm:gcarince"]]) == "Of 1: fails 1 (substance 1)."
+
+
+def test_the_table_ends_with_a_legend_of_its_words_and_a_count(capsys):
+    assert cli.main(["verify", "--only", "thm:cl_eq_ot", "--only", "pacs-classes", "--cases", "3"]) == 0
+    *_, holds, fails, misprint, count = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in (holds, fails, misprint)] == ["holds", "fails", "misprint"]
+    assert count == "Of 2: holds 1, fails 1 (misprint 1)."
 
 
 def test_exact_theorems_are_exact_to_rounding(verdicts):
@@ -214,7 +234,7 @@ def test_the_published_losses_multiply_what_a_hand_count_gives():
 
 
 def test_a_nan_is_a_violation(monkeypatch):
-    claim = Claim("x", "x", "l", "≤", "r", "", lambda draw: Case(float("nan"), 0.0, {}), "cases", 1, "holds", 1e-12)
+    claim = Claim("x", "x", "l", "≤", "r", "", lambda draw: Case(float("nan"), 0.0, {}), "cases", 1)
     monkeypatch.setitem(verify.claims._CLAIMS, "x", claim)
     assert verify.run(["x"])[0].verdict == "fails"
 

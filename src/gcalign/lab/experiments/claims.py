@@ -26,6 +26,7 @@ _STYLE: Mapping[Word, str] = {
     "held": "green",
     "failed": "bold red",
     "not shown": "yellow",
+    "not judgeable": "magenta",
     "true by construction": "cyan",
     "not measured": "dim",
 }
@@ -33,6 +34,7 @@ _MEANS: Mapping[Word, str] = {
     "held": "the results agree with the claim, and Holm's p is at most 0.05",
     "failed": "the results show the opposite, by the same test",
     "not shown": "neither of the two at this scale; one seed never shows anything",
+    "not judgeable": "the runs differ from the claim's setting in something that can decide it; the row says in what",
     "true by construction": "it follows from the way it is computed, so no experiment could find otherwise",
     "not measured": "there is no result file yet; the command in the row makes one",
 }
@@ -91,9 +93,13 @@ def loaded(folder: Path, scale: str) -> Results:
 
 
 def judged(results: Results) -> list[Judged]:
-    """Every claim, after Holm's correction over those of its section that were tested."""
-    found = [Judged(claim, results.scale, claim.verdict(results)) for claim in LEDGER]
-    for section in {j.claim.section for j in found}:
+    """Every claim, after Holm's correction over the tested ones of its section, whose intervals hold together."""
+    tested = Counter(claim.section for claim in LEDGER if claim.verdict(results).p is not None)
+    found = []
+    for claim in LEDGER:
+        among = replace(results, family=max(1, tested[claim.section]))
+        found.append(Judged(claim, results.scale, claim.verdict(among)))
+    for section in tested:
         family = [k for k, j in enumerate(found) if j.claim.section == section and j.verdict.p is not None]
         for k, p in zip(family, holm([found[k].verdict.p or 0.0 for k in family]), strict=True):
             verdict = found[k].verdict
@@ -154,18 +160,25 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
         f"`gcalign claims --scale {scale}{' --theorems' if proofs else ''} --write docs/claims.md`; do not edit.",
         f"**{summary(found)}.**",
         "\n".join(f"* **{word}**: {meaning}." for word, meaning in _MEANS.items()),
-        "**How to read a row.** Differences are paired by seed. They are percentage points of accuracy if nothing else "
-        "is said. The brackets are the 95 % interval from the pooled residual; [Results]"
-        "(results.md#the-papers-tables-and-figures-at-scale-small) explains it. After “paired” is the interval of this "
-        "difference alone, by Student's t. The column p has the p-value of the pooled test, and after the arrow the "
-        "same with Holm's correction over the tested claims of the section. The corrected one decides the verdict. "
-        "Claims that count methods or settings are corrected among these, and have no p here.",
+        "**How to read a row.** Differences are paired by seed. They are percentage points of accuracy if nothing "
+        "else is said. The brackets are the 95 % interval from the pooled residual; "
+        "[Results](results.md#the-papers-tables-and-figures-at-scale-small) explains it. After “paired” is the "
+        "interval from the seeds of this difference alone, by Student's t. Intervals are simultaneous: all those of "
+        "a section hold together with 95 % (Bonferroni over its tested claims). The column p has the p-value of the "
+        "pooled test, and after the arrow the same with Holm's correction over the tested claims of the section. "
+        "The corrected one decides the verdict. Holm's test is sharper than Bonferroni's intervals: a claim can be "
+        "held while its interval still includes zero. Claims that count methods or settings are corrected among "
+        "these, and have no p here.",
+        "**GCA-UOT** is here the Fenchel–Young loss of relaxed transport plus a small robust term. The published code "
+        "takes `cross_entropy(P.log())`, in which the scaling of the rows cancels. That is another loss; it was "
+        "not measured.",
         "**Exploratory**: how to measure or to judge this was decided after results had been seen. When the runs were "
         "made, the rule was the paired interval alone. If that rule does not give the verdict, it is called "
         "exploratory, too.",
-        "**E1 to E4** are our own experiments, [planned](plan.md) before their runs. Here the first brackets are the "
-        "paired interval, and it decides. Each section is corrected as one family. Nothing is judged before all "
-        "planned seeds are done.",
+        "**E1 to E5** are our own experiments, [planned](plan.md) before their runs. Here the first brackets are the "
+        "paired interval, and its p decides. Each section is corrected as one family. Nothing is judged before all "
+        "planned seeds are done. In E1, other pairs are mismatched at every step, by exchanging second views within "
+        "the batch: the right partner is always there, as a negative.",
         f"Result files: {', '.join(f'`{name}`' for name in results.records) or 'none yet'}.",
     ]
     for section in dict.fromkeys(j.claim.section for j in found):
@@ -176,10 +189,15 @@ def markdown(found: Sequence[Judged], results: Results, proofs: Sequence[verify.
         parts += [f"## {section}", "\n".join(rows)]
     parts.append("## Theorems")
     if proofs:
+        from gcalign.lab import verify
+
         rows = ["| verdict | claim | says | evidence |", "|---|---|---|---|"]
         for v in proofs:
-            rows.append(f"| **{v.verdict}** | `{v.label}` | {' | '.join(map(escaped, (v.claim, v.evidence)))} |")
-        parts.append("\n".join(rows))
+            word = f"**{v.verdict}**" + (f", {v.kind}" if v.kind else "")
+            rows.append(f"| {word} | `{v.label}` | {' | '.join(map(escaped, (v.claim, v.evidence)))} |")
+        there = {v.verdict for v in proofs} | {v.kind for v in proofs}
+        means = [f"* **{word}**: {meaning}." for word, meaning in verify.MEANS.items() if word in there]
+        parts += [f"**{verify.summary(proofs)}**", "\n".join(means), "\n".join(rows)]
     else:
         parts.append(
             "`gcalign verify` checks them on random batches; `gcalign claims --theorems` adds its verdicts here."
@@ -210,11 +228,14 @@ def _show(found: Sequence[Judged], proofs: Sequence[verify.ClaimCheck]) -> None:
         table.add_section()
         table.add_row(Text("Theorems", style="bold"))
         for p in proofs:
-            table.add_row(
-                Text(p.claim), Text(p.label), Text(p.evidence), Text(f"{p.cases} cases"), Text("–"), Text(p.verdict)
-            )
+            word = f"{p.verdict}, {p.kind}" if p.kind else p.verdict
+            table.add_row(*map(Text, (p.claim, p.label, p.evidence, f"{p.cases} cases", "–", word)))
     console = terminal.console(_WIDTH)
     console.print(terminal.fitting(table, console))
     console.print(Text(f"{summary(found)}."))
-    if not proofs:
+    if proofs:
+        from gcalign.lab import verify
+
+        console.print(Text(f"Theorems. {verify.summary(proofs)}"))
+    else:
         console.print(Text("Theorems: gcalign verify, or --theorems here."))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.sheets import Sheet, percent
-from gcalign.lab.experiments.statistics import Estimate, Seeded, by_seed, difference, holm, minus, spread
+from gcalign.lab.experiments.statistics import Estimate, Seeded, by_seed, holm, minus, spread
 
 NAMES = {"clip": "INCE (CLIP)", "gca-ince": "GCA-INCE", "gca-uot": "GCA-UOT"}
 MEASURES = ("R@1", "R@5", "R@10", "zeroshot R@1", "zeroshot R@10")
@@ -35,7 +35,7 @@ def emoji_pairs(records: Sequence[Record], folder: Path) -> list[Path]:
                 clip = by_seed(records, PRIMARY, method="clip", noise=noise, target=target)
                 plain = by_seed(records, PRIMARY, method=method, noise=noise, target="identity")
                 p = ps.get((noise, method)) if target == "identity" else None
-                cells.append(_gap(mine, clip, p) if method != "clip" else "–")
+                cells.append(_gap(mine, clip, p, len(ps)) if method != "clip" else "–")
                 cells.append(_gap(mine, plain) if target == "graded" else "–")
                 rows.append(cells)
     header = ["mismatched", "target", "method", *MEASURES, f"{PRIMARY}: − INCE", f"{PRIMARY}: graded − identity"]
@@ -47,16 +47,19 @@ def emoji_pairs(records: Sequence[Record], folder: Path) -> list[Path]:
         "Zero-shot: image to name, among all "
         f"{next((r.about.get('candidates') for r in records if r.measure == 'zeroshot R@1'), '')} names of the table. "
         "Differences are paired by seed, with 95 % intervals (Student's t); ▲ and ▼ mark those that exclude zero. p is "
-        f"Holm's, over the {len(ps)} comparisons with INCE at the identity target.",
+        f"Holm's, over the {len(ps)} comparisons with INCE at the identity target, whose intervals are simultaneous "
+        "(Bonferroni). The other intervals are of each difference alone.",
         *_settings(records, methods),
     ]
     return Sheet("emoji-pairs", header, rows, notes).write(folder)
 
 
-def _gap(a: Seeded, b: Seeded, p: float | None = None) -> str:
-    found = difference(a, b)
-    if found is None:
+def _gap(a: Seeded, b: Seeded, p: float | None = None, family: int = 1) -> str:
+    """With p, as one of a family of comparisons."""
+    gaps = minus(a, b).values()
+    if not gaps:
         return "–"
+    found = Estimate.of(gaps).among(1 if p is None else family).interval()
     if found.n < 2:
         return f"{100 * found.mean:+.1f}"
     mark = " ▲" if found.better else " ▼" if found.worse else ""

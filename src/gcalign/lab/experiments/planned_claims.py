@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
-from gcalign.lab.experiments import columns, search, suite
+from gcalign.lab.experiments import columns, paired_tables, search, suite
 from gcalign.lab.experiments.columns import EXTREME
-from gcalign.lab.experiments.jobs import ALPHAS, COMPARED, RELAXATIONS, SAME
+from gcalign.lab.experiments.jobs import ALPHAS, COMPARED, PAIRED, RELAXATIONS, SAME
 from gcalign.lab.experiments.scales import SCALES
 from gcalign.lab.experiments.sheets import points
 from gcalign.lab.experiments.statistics import Comparison, Estimate, Seeded, averaged, by_seed, contrast, holm, mean
@@ -29,7 +29,9 @@ Row = TypeVar("Row")
 MISMATCH, SECONDARY, MECHANISM = "E1: mismatched pairs", "E1: secondary measures", "E1: mechanism"
 VIEWS, TARGETS = "E2: extreme views", "E3: target plans on PACS"
 LABELS, LABELS_MORE = "E4: targets by noisy labels", "E4: secondary comparisons"
-SECTIONS = (MISMATCH, SECONDARY, MECHANISM, VIEWS, TARGETS, LABELS, LABELS_MORE)  # each is a family of comparisons
+PICTURES = "E5: pairs of images and names"
+# each is a family of comparisons
+SECTIONS = (MISMATCH, SECONDARY, MECHANISM, VIEWS, TARGETS, LABELS, LABELS_MORE, PICTURES)
 OURS = "no figure (our experiment)"
 
 
@@ -55,7 +57,7 @@ def compared(
     }
     found = contrast(whole, weights)
     assert found is not None
-    return found
+    return found.among(results.family)
 
 
 told = partial(both, first="paired")  # which decides
@@ -122,7 +124,8 @@ def finite(results: Results) -> Verdict:
     adjusted = dict(zip(found, holm([e.p() for e in found.values()]), strict=True))
     better = [x for x, e in found.items() if e.mean > 0]
     best = max(found, key=lambda x: found[x].mean)
-    said = f"{points(found[best].interval())} points at λ = {best:g}, the best, less that at λ = {most:g}"
+    shown = points(found[best].among(len(others)).interval())
+    said = f"{shown} points at λ = {best:g}, the best, less that at λ = {most:g}"
     p = min(adjusted[x] for x in better) if better else max(e.p() for e in found.values())
     word: Word = ("held" if better else "failed") if p <= ALPHA else "not shown"
     return Verdict(word, said, found[best].n, p=p)
@@ -205,6 +208,22 @@ def labelled(results: Results, measure: str | None, setting: str) -> Verdict:
     return above(c, f"{told(c)} ({levels}) with 40 % of the labels wrong")
 
 
+# --- E5 --------------------------------------------------------------------------------------------------------
+
+
+def retrieved(results: Results, method: str, noisy: bool) -> Verdict:
+    """method − INCE both ways, by R@10 on the test pairs of pictures and names, with the identity target."""
+    records = results.of("emoji-pairs")
+    shares = suite.named("emoji-pairs").at(SCALES[results.scale]).noise
+    share = max(shares) if noisy else min(shares)
+    table: dict[str, Seeded] = {
+        m: by_seed(records, paired_tables.PRIMARY, method=m, noise=share, target="identity") for m in PAIRED
+    }
+    c = compared(results, "emoji-pairs", table, {method: 1, "clip": -1})
+    levels = f"{100 * mean(table[method]):.1f} against {100 * mean(table['clip']):.1f} %"
+    return above(c, f"{told(c)} ({levels}) with {100 * share:.0f} % of the pairs mismatched")
+
+
 # --- the claims ------------------------------------------------------------------------------------------------
 
 
@@ -276,5 +295,17 @@ PLANNED: tuple[EmpiricalClaim, ...] = (
         )
         for measure, name in (("knn", "nearest neighbours"), (None, "linear probe"))
         for setting in ("chosen", SAME)
+    ),
+    *(
+        EmpiricalClaim(
+            PICTURES,
+            f"E5 {NAMES[m]}, {pairs}",
+            "plan, E5",
+            f"{NAMES[m]} is above INCE both ways (CLIP), {pairs}, R@10",
+            OURS,
+            partial(retrieved, method=m, noisy=noisy),
+        )
+        for pairs, noisy in (("clean pairs", False), ("mismatched pairs", True))
+        for m in ("gca-ince", "gca-uot")
     ),
 )

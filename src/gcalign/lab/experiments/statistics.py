@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gcalign.lab.experiments.records import Record
@@ -50,6 +50,11 @@ class Estimate:
     error: float
     df: float
     n: int
+    family: int = 1  # comparisons of which it is one
+
+    def among(self, family: int) -> Estimate:
+        """The same as one of so many comparisons, whose 95 % intervals hold together (Bonferroni)."""
+        return replace(self, family=self.family * family)
 
     @staticmethod
     def of(values: Iterable[float]) -> Estimate:
@@ -60,11 +65,12 @@ class Estimate:
     def interval(self) -> Difference:
         from scipy import stats  # half a second, which `gcalign --help` does not wait for
 
-        half = float(stats.t.ppf((1 + LEVEL) / 2, self.df)) * self.error if self.df else math.inf
+        outside = (1 - LEVEL) / self.family
+        half = float(stats.t.isf(outside / 2, self.df)) * self.error if self.df else math.inf
         return Difference(self.mean, self.mean - half, self.mean + half, self.n)
 
     def p(self, bound: float = 0.0) -> float:
-        """Of the two-sided test against `bound`: the least α whose interval excludes it."""
+        """Of the two-sided test against `bound`, by itself: the correction over a family comes later."""
         from scipy import stats
 
         if not self.df:
@@ -168,6 +174,9 @@ class Comparison:
 
     paired: Estimate
     pooled: Estimate
+
+    def among(self, family: int) -> Comparison:
+        return Comparison(self.paired.among(family), self.pooled.among(family))
 
 
 def contrast(table: Mapping[K, Seeded], weights: Mapping[K, float]) -> Comparison | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -11,7 +10,7 @@ from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.sheets import points
 from gcalign.lab.experiments.statistics import LEVEL, Comparison, Seeded, contrast
 
-Word = Literal["held", "failed", "not shown", "true by construction", "not measured"]
+Word = Literal["held", "failed", "not shown", "not judgeable", "true by construction", "not measured"]
 ALPHA = 1 - LEVEL
 NEGLIGIBLE = 0.01  # of accuracy: "without loss" is an interval above −1 point
 Row = TypeVar("Row")
@@ -39,6 +38,7 @@ class Results:
 
     scale: str
     records: Mapping[str, Sequence[Record]]
+    family: int = 1  # comparisons that are judged together: their intervals are simultaneous
 
     def of(self, *experiments: str) -> Sequence[Record]:
         """Those of the first experiment that has any."""
@@ -56,7 +56,7 @@ class Results:
         found = contrast({row: by for row, by in table.items() if by}, weights)
         if found is None:
             raise self.missing(experiment)
-        return found
+        return found.among(self.family)
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,9 @@ def signed(c: Comparison, told: str, sign: int = 1) -> Verdict:
     return _decided("held" if sign * c.pooled.mean > 0 else "failed", c, (0.0,), told)
 
 
-def within(c: Comparison, told: str, low: float = -NEGLIGIBLE, high: float = math.inf) -> Verdict:
+def within(c: Comparison, told: str, low: float, high: float) -> Verdict:
     """Held where the whole interval lies between the bounds, failed where it lies outside."""
-    inside = low < c.pooled.mean <= high
-    return _decided("held" if inside else "failed", c, [x for x in (low, high) if math.isfinite(x)], told)
+    return _decided("held" if low < c.pooled.mean <= high else "failed", c, (low, high), told)
 
 
 def _decided(word: Word, c: Comparison, bounds: Sequence[float], told: str) -> Verdict:

@@ -20,7 +20,7 @@ from gcalign.lab.report.page import Grid, asset, filled
 SCRIPTS = ("base", "plan", "table", "heat", "suspects", "map", "views", "neighbours", "charts", "start")
 
 
-WORDS = ("held", "failed", "not shown", "true by construction", "not measured")  # of verdicts, in order
+WORDS = ("held", "failed", "not shown", "not judgeable", "true by construction", "not measured")  # in order
 
 
 @dataclass(frozen=True)

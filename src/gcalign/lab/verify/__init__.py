@@ -5,6 +5,6 @@ imported here register theirs in the paper's order.
 """
 
 from gcalign.lab.verify import theorems, rince, lemmas, uniformity, costs, paper  # noqa: F401, I001  # order of the table
-from gcalign.lab.verify.claims import ClaimCheck, labels, replay, run
+from gcalign.lab.verify.claims import MEANS, ClaimCheck, labels, replay, run, summary
 
-__all__ = ["ClaimCheck", "labels", "replay", "run"]
+__all__ = ["MEANS", "ClaimCheck", "labels", "replay", "run", "summary"]

@@ -6,10 +6,11 @@ import hashlib
 import math
 import shlex
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +22,26 @@ from gcalign.public import method
 
 Relation = Literal["=", "≤"]
 Word = Literal["holds", "holds as a bound", "holds after correction", "fails"]
+Kind = Literal["misprint", "slip", "substance"]
+MEANS: Mapping[Word | Kind, str] = {
+    "holds": "no case violates it",
+    "holds as a bound": "an inequality holds where the paper has an equality",
+    "holds after correction": "no case violates the corrected form, which the row states",
+    "fails": "some case violates it; the replay prints the worst",
+    "misprint": "the paper prints something else than it means; the right form is elsewhere in it, or obvious",
+    "slip": "a condition, a factor or a row of a table is wrong; the correction that the evidence names mends it",
+    "substance": "what is claimed is not true, and no small correction makes it so",
+}
+# each theorem with the rows that decide it
+THEOREMS: Mapping[int, tuple[str, ...]] = {
+    1: ("thm:cl_eq_ot",),
+    2: ("thm:rince", "thm:rince d_M"),
+    3: ("co:rince",),
+    4: ("thm:byol",),
+    5: ("thm:lowest",),
+    6: ("thm:gcarince",),
+    7: ("thm:uniformity",),
+}
 T = TypeVar("T")
 THREADS = 1  # the matrices are too small to share, and sums come out the same on every machine
 
@@ -119,6 +140,7 @@ class Claim:
     unit: str = "batches"
     cases: int | None = None  # as many as asked for
     holds: Word = "holds"  # where no case violates it: a bound, or a corrected form, is less than the paper says
+    kind: Kind | None = None  # of what is wrong with it, where something is
     tolerance: float = 1e-12
 
     def excess(self, case: Case) -> float:
@@ -173,6 +195,7 @@ class ClaimCheck:
     label: str
     claim: str
     verdict: Word
+    kind: Kind | None  # of what is wrong
     cases: int
     violations: int
     worst: Outcome
@@ -220,7 +243,34 @@ def _verdict(claim: Claim, seed: int, outcomes: Sequence[Outcome]) -> ClaimCheck
     word = claim.holds
     if violations:
         word, evidence = "fails", f"{evidence}; replay: {command}"
-    return ClaimCheck(claim.label, claim.words, word, len(outcomes), violations, worst, evidence, command)
+    return ClaimCheck(claim.label, claim.words, word, claim.kind, len(outcomes), violations, worst, evidence, command)
+
+
+def summary(checks: Sequence[ClaimCheck]) -> str:
+    """How many hold, what is wrong with the others, and what that means for the theorems, if all were checked."""
+    words = Counter(c.verdict for c in checks)
+    kinds = Counter(c.kind for c in checks if c.verdict == "fails")
+    counts = ", ".join(f"{word} {words[word]}" for word in get_args(Word) if words[word])
+    wrong = ", ".join(f"{kind} {kinds[kind]}" for kind in get_args(Kind) if kinds[kind])
+    said = f"Of {len(checks)}: {counts}" + (f" ({wrong})" if wrong else "")
+    by = {c.label: c for c in checks}
+    if not all(label in by for rows in THEOREMS.values() for label in rows):
+        return f"{said}."
+    false = [n for n, rows in THEOREMS.items() if any(_refuted(by[label]) for label in rows)]
+    corrected = [n for n, rows in THEOREMS.items() if n not in false and any(by[x].verdict != "holds" for x in rows)]
+    right = len(THEOREMS) - len(false)
+    return (
+        f"{said}. Of the {len(THEOREMS)} theorems {right} hold, {len(corrected)} of them after correction "
+        f"({_listed(corrected)}); {len(false)} do not ({_listed(false)})."
+    )
+
+
+def _refuted(check: ClaimCheck) -> bool:
+    return check.verdict == "fails" and check.kind == "substance"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _aggregates(outcomes: Sequence[Outcome]) -> dict[str, SimpleNamespace]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from gcalign.lab import terminal
 from gcalign.lab.files import to_json_file
 from gcalign.lab.terminal import fitting
-from gcalign.lab.verify.claims import Claim, ClaimCheck, Outcome, named, replay, run
+from gcalign.lab.verify.claims import MEANS, Claim, ClaimCheck, Outcome, named, replay, run, summary
 
 _STYLE = {"holds": "green", "holds as a bound": "yellow", "holds after correction": "yellow", "fails": "bold red"}
 _WIDTH = 140  # where the output is no terminal and has no width of its own
@@ -25,8 +25,8 @@ def verify(only: Sequence[str], *, seed: int, cases: int, case: int | None, to_j
     payload: dict[str, Any] = {"gcalign": version("gcalign"), "seed": seed}
     if case is None:
         verdicts = run(only, seed=seed, cases=cases)
-        payload["verdicts"] = [asdict(v) for v in verdicts]
-        shown: list[RenderableType] = [_table(verdicts)]
+        payload |= {"verdicts": [asdict(v) for v in verdicts], "summary": summary(verdicts)}
+        shown: list[RenderableType] = [_table(verdicts), _legend(verdicts), Text(summary(verdicts))]
     else:
         if not only:
             raise ValueError(f"--case {case} replays a case of one claim; say which with --only LABEL")
@@ -48,10 +48,15 @@ def _table(verdicts: Sequence[ClaimCheck]) -> Table:
     table.add_column("evidence", ratio=7, overflow="fold")
     for v in verdicts:
         claim = Text.assemble((v.label, "bold"), "\n", v.claim)
-        table.add_row(
-            claim, Text(v.verdict, style=_STYLE[v.verdict]), Text(v.evidence.replace("; replay: ", "\nreplay: "))
-        )
+        verdict = Text(v.verdict, style=_STYLE[v.verdict]) + Text(f"\n{v.kind}" if v.kind else "")
+        table.add_row(claim, verdict, Text(v.evidence.replace("; replay: ", "\nreplay: ")))
     return table
+
+
+def _legend(verdicts: Sequence[ClaimCheck]) -> Text:
+    """What the words of this table mean."""
+    there = {v.verdict for v in verdicts} | {v.kind for v in verdicts}
+    return Text("\n".join(f"{word}: {meaning}." for word, meaning in MEANS.items() if word in there))
 
 
 def _sheet(claim: Claim, outcome: Outcome) -> Group:

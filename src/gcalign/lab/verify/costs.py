@@ -79,6 +79,7 @@ def backward(draw: Draw) -> Case:
     sides=("relative error of the gradient of KL(I‖P) with u and v detached", "=", "0"),
     tell="inexact, not wrong: {median.detached:.0e} in the median, {worst.detached:.2f} at worst",
     tolerance=1e-6,
+    kind="slip",
 )
 def backward_truncated(draw: Draw) -> Case:
     batch = _drawn(draw)
@@ -93,6 +94,7 @@ def backward_truncated(draw: Draw) -> Case:
     tell="wrong: {median.detached:.0%} off in the median, {worst.detached:.0%} at worst; the envelope theorem asks for "
     "the divergence that the projection minimises",
     tolerance=1e-6,
+    kind="substance",
 )
 def backward_robust(draw: Draw) -> Case:
     batch, q, lam = _drawn(draw), draw.uniform(0.3, 1.0), draw.one_of(0.01, 0.1, 0.5)
@@ -155,6 +157,7 @@ def counted(name: str, z1: Tensor, z2: Tensor, **options: Any) -> tuple[float, f
     "reductions one per input element, other arithmetic one per output element, views and copies free",
     unit="measurements",
     cases=1,
+    kind="substance",
 )
 def fewer_flops(draw: Draw) -> Case:
     z1 = draw.normal(512, 128)

@@ -67,6 +67,7 @@ def convergence(draw: Draw) -> Case:
     tell="single potentials pass their limit by up to {worst.above:.2f}; their sum over the batch rises "
     "(thm:uniformity), and with it thm:lowest is true by another proof",
     tolerance=1e-9,
+    kind="substance",
 )
 def monotonicity(draw: Draw) -> Case:
     batch = draw.batch((8, 32), eps=(0.2, 2.0))
@@ -86,6 +87,7 @@ def monotonicity(draw: Draw) -> Case:
     tell="two chains that never meet: the plan stays a multiple of the optimum, up to {worst.factor:.0f} times too "
     "large or small and turning over at every step; with the new u (eq:uvupdatesapp) mass is off by {worst.newest:.0e}",
     tolerance=1e-6,
+    kind="misprint",
 )
 def old_scalings(draw: Draw) -> Case:
     batch = draw.batch((8, 32), eps=(0.2, 2.0))
@@ -129,6 +131,7 @@ def unique(draw: Draw) -> Case:
     tell="as printed the condition asks for sets that do not meet, and then there is nothing to converge to: marginals "
     "are missed by {median.missed:.0%} in the median; where they meet (≠ ∅, dom φ = {{φ < ∞}}) by {worst.met:.0e}",
     tolerance=1e-9,
+    kind="misprint",
 )
 def qualification(draw: Draw) -> Case:
     batch = draw.batch((2, 8, 16), eps=(0.5, 2.0))
@@ -150,6 +153,7 @@ def qualification(draw: Draw) -> Case:
     tell="worst relative difference {worst.excess:.0e}; the proof's last line, eq:eoteqbreg, prints +εH(P), which is "
     "off by 2εH(P), up to {worst.sign:.1f}",
     holds="holds after correction",
+    kind="misprint",
 )
 def entropic_projection(draw: Draw) -> Case:
     batch = draw.batch()
@@ -186,6 +190,7 @@ def kl_by_potentials(draw: Draw) -> Case:
     "integral, where the supremum is infinite",
     holds="holds after correction",
     tolerance=1e-10,
+    kind="misprint",
 )
 def entropic_duality(draw: Draw) -> Case:
     batch = draw.batch((2, 8, 16), eps=(0.3, 2.0))

@@ -39,6 +39,7 @@ def rince(draw: Draw) -> Case:
     sides=("eq:RINCE in kernel scale", "=", "the d_M of the theorem on the row projection"),
     tell="the second term lacks its 1/q, which eq:rincedm in the appendix has: with it the difference is "
     "{worst.appendix:.0e}, without it {median.excess:.0%} of the loss's terms in the median, and nothing at q = 1",
+    kind="misprint",
 )
 def rince_as_printed(draw: Draw) -> Case:
     batch = draw.batch()
@@ -113,6 +114,7 @@ def w1_bound(draw: Draw) -> Case:
     "(bracketed from both sides; {total.undecided:.0f} undecided count as agreeing); RINCE is also negative at times, "
     "W₁ never; the bound that app:wdm proves holds",
     unit="pairs of batches",
+    kind="substance",
 )
 def w1_orders(draw: Draw) -> Case:
     batch = draw.batch((3, 4, 5), (2, 8), eps=(0.1, 1.0))
@@ -170,6 +172,7 @@ def symmetric_losses(draw: Draw) -> Case:
     tell="a positive pair counts −(1 − λ) eˢ and a negative one λ eˢ, whose sum (2λ − 1) eˢ is constant at λ = 1/2 "
     "alone ({total.half:.0f} of these batches); the proof takes −y eˢ, without λ, and needs s ≤ log B, which s = 1/ε "
     "passes in {total.unbounded:.0f}",
+    kind="substance",
 )
 def rince_symmetry(draw: Draw) -> Case:
     batch = draw.batch((8,))

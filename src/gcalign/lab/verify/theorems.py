@@ -32,6 +32,7 @@ def info_nce(draw: Draw) -> Case:
     tell="worst relative difference {worst.excess:.0e} with these two corrections; with exp(−‖·‖) as printed it is "
     "off by up to {worst.unsquared:.2f}, with the mass terms of the KL by {worst.mass:.2f}",
     holds="holds after correction",
+    kind="slip",
 )
 def byol(draw: Draw) -> Case:
     batch = draw.batch()
@@ -71,6 +72,7 @@ def lowest(draw: Draw) -> Case:
     sides=("GCA-RINCE after t steps (eq:gcarince)", "≤", "RINCE"),
     tell="largest excess {worst.excess:.0%} of the loss's terms; with mean log v = 0, as the library fixes the gauge, "
     "{total.gauged:.0f} violations; some v_j falls below 1 in {total.falls:.0f}",
+    kind="substance",
 )
 def gca_rince(draw: Draw) -> Case:
     """P/u = K diag(v) with the v of t − 1 iterations from v⁰ = 1, and λ/u = λ K v: the equation as printed."""

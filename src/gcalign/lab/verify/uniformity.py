@@ -47,6 +47,7 @@ def optimal_centroids(draw: Draw) -> Case:
     tell="of two random sets of class centroids one can have the better uniformity at ε and the worse supervised loss, "
     "whose exponent has no ε; the optimum, a simplex, is shared (lm:ot_sup_loss)",
     unit="pairs of centroids",
+    kind="substance",
 )
 def uniformity_orders(draw: Draw) -> Case:
     classes, dim, eps = draw.one_of(3, 5, 10), draw.one_of(2, 8), draw.one_of(0.1, 0.5, 4.0)
@@ -63,6 +64,7 @@ def uniformity_orders(draw: Draw) -> Case:
     tell="with the sign as printed, an encoder that is the feature S itself has L_S = −1, the least there is, and "
     "distinguishes S; with +log E, as in the work it cites, suppressing S is better in all cases "
     "({total.corrected:.0f} exceptions)",
+    kind="misprint",
 )
 def suppression(draw: Draw) -> Case:
     """Two features, uniform on a sphere, S = {1}: f = z² against f = z¹, for pairs that share z¹."""
@@ -89,6 +91,7 @@ def _relaxed(p: Tensor, cost: Tensor, r: Tensor, c: Tensor, weights: tuple[float
     sides=("objective at that plan", "≤", "objective at another plan, found by descent"),
     tell="{median.closed:.3f} against {median.found:.3f} in the median: the second line of its derivation puts P_ij "
     "where the marginals Σ_j P_ij and Σ_i P_ij stood",
+    kind="substance",
 )
 def closed_form(draw: Draw) -> Case:
     batch = draw.batch((4, 8, 16))
