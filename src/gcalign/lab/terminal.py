@@ -28,17 +28,25 @@ class Steady:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except BrokenPipeError:
-            self._give_up()
+        with self._checked():
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        try:
+        with self._checked():
             self._stream.flush()
-        except BrokenPipeError:
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
             self._give_up()
+            if self._stream is sys.__stdout__ and not isinstance(error, BrokenPipeError):
+                raise ValueError(
+                    f"standard output cannot be written ({error.strerror}); send it elsewhere, and use the same "
+                    "command again"
+                ) from error
 
     def _give_up(self) -> None:
         # as the documentation of Python's signals advises: what is left in the buffer must go somewhere at exit

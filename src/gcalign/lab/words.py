@@ -48,7 +48,8 @@ def brief(error: BaseException) -> str:
 def said(error: BaseException) -> str:
     """What ended a command, with what to do where Python or the system gives no more than the fact."""
     if isinstance(error, OSError) and error.errno in FULL:
-        return f"{error}; nothing was changed: make room, and use the same command again"
+        file = f"{error.filename}: " if error.filename else ""
+        return f"{file}{error.strerror}; the file is as it was before: make room, and use the same command again"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}; check the name and the permissions, or choose another path"
     return str(error) or "not enough memory; try a smaller batch_size= or data.size="
