@@ -45,13 +45,17 @@ def brief(error: BaseException) -> str:
     return f"no {said}" if isinstance(error, KeyError) else said
 
 
-def said(error: BaseException) -> str:
+def explanation(error: BaseException) -> str:
     """What ended a command, with what to do where Python or the system gives no more than the fact."""
+    if isinstance(error, ModuleNotFoundError):
+        return missing(error)
     if isinstance(error, OSError) and error.errno in FULL:
         file = f"{error.filename}: " if error.filename else ""
         return f"{file}{error.strerror}; the file is as it was before: make room, and use the same command again"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}; check the name and the permissions, or choose another path"
+    if isinstance(error, TypeError):  # perhaps a mistake of ours
+        return f"{error} (--debug shows where)"
     return str(error) or "not enough memory; try a smaller batch_size= or data.size="
 
 

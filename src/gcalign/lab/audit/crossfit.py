@@ -21,9 +21,9 @@ from gcalign.lab.models import Factory
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.pair_module import encoder_names
-from gcalign.lab.training.pair_rules import encoders_of
 from gcalign.lab.training.pair_runs import builds_of, load_encoders, pairs_of
 from gcalign.lab.training.pair_stream import partners
+from gcalign.lab.training.rules import encoders_of
 from gcalign.lab.training.runs import Run, factory_of, load_whole
 from gcalign.lab.training.stream import mismatched, seed_of
 from gcalign.lab.training.train import images_of, train

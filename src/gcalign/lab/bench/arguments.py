@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gcalign.lab.commands import json_path
+from gcalign.lab.commands import Parser, Run, add_subcommand, json_path
 
 Options = dict[str, Any]
 
@@ -81,19 +80,12 @@ WHAT = {
 DEFAULT = ("losses", "solvers")
 
 
-def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], None]:
+def declare(parser: Parser) -> Run:
     """Add the measurements as subcommands; return what runs on the arguments."""
     _common(parser, {"json": None, "quick": False, "threads": None, "seed": 0, "what": None})
     subparsers = parser.add_subparsers(title=f"what (default: {' and '.join(DEFAULT)})", metavar="WHAT", dest="what")
     for name, what in WHAT.items():
-        sub = subparsers.add_parser(
-            name,
-            help=what.does,
-            description=f"{what.does[0].upper()}{what.does[1:]}.",
-            epilog=f"example:\n  {what.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        sub = add_subcommand(subparsers, name, what.does, what.example)
         _own(sub, what)
         _common(sub, {})
 
