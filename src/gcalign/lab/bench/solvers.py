@@ -91,12 +91,12 @@ def _cell(n: int, dim: int, eps: float, tol: float, repeats: int, seed: int, pro
             steps, reached = geomloss_iterations(x, y, eps, tol)
             jobs[GEOMLOSS] = lambda: peers.geomloss(x, y, eps, iterations=steps)
             seen[GEOMLOSS] = (f"{steps} iterations", reached)
-        times = interleaved(jobs, repeats, progress, warm=(OURS, POT, POT_LOG, GEOMLOSS))
+        times = interleaved(jobs, repeats, progress)
     if kept:
         seen[POT_LOG] = (seen[POT_LOG][0], marginal_error(kept[-1], 1))
     base = times[OURS].median
     return [
-        {"n": n, "eps": eps, "name": name, "setting": setting, **times[name].figures()}
+        {"n": n, "eps": eps, "name": name, "setting": setting, **table.figures(times[name])}
         | {"slower": times[name].median / base, "error": reached}
         for name, (setting, reached) in seen.items()
     ]
