@@ -50,7 +50,7 @@ from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
-in_browser = pytest.mark.skipif(chromium.found() is None, reason="no chromium, chromium-browser or google-chrome here")
+in_browser = pytest.mark.skipif(chromium.found() is None, reason="needs playwright and chromium")
 HARD = float("inf")
 TINY = ["data=scenes", "data.limit=256", "epochs=1", "batch_size=64", "model.width=0.25", "model.hidden=32",
         "model.out=8", "accelerator=cpu", "log_every=1"]  # fmt: skip
@@ -361,6 +361,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpa
         (header(16, 16), "cannot be decoded"),
         (b"", "no bytes"),
     ],
+    ids=["EPS", "giant", "damaged", "empty"],
 )
 def test_a_figure_that_is_no_picture_is_refused_and_starts_no_program(monkeypatch, content, says):
     def started(*words, **_):
@@ -398,8 +399,8 @@ def test_a_report_is_the_same_bytes_again(made):
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium.Chromium(tmp_path_factory.mktemp("profile")) as found:
+def browser():
+    with chromium.Chromium() as found:
         yield found
 
 
