@@ -11,12 +11,13 @@ import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from gcalign.errors import did_you_mean, one_of
 from gcalign.lab.training import rules
 from gcalign.lab.training.recipes import RECIPES
-from gcalign.lab.training.typed import About, keys, merged, option, read, typed, value_of
+from gcalign.lab.training.typed import keys, merged, option, read, typed, value_of
 
 if TYPE_CHECKING:
     from gcalign.objective import Objective
@@ -25,6 +26,8 @@ COMMON = ("iterations", "tol", "layout", "gradient", "block", "learnable")  # op
 GROUPS = ("method", "data", "recipe")  # words that choose many values at once
 LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
 _SHARE = {"least": 0, "most": 1}
+_later = partial(option, later=True)
+_unhashed = partial(option, hashed=False)
 
 
 @dataclass
@@ -34,16 +37,12 @@ class Data:
     size: int | None = option(None, "image side in pixels; null keeps the data set's own", least=1, limit="IMAGE_SIDE")
     limit: int | None = option(None, "number of images, balanced over classes; null takes all", least=1)
     on_error: Literal["skip", "raise"] = option("skip", "what to do with an unreadable image")
-    tail: float = option(
-        1.0, "ratio of the largest class to the smallest", least=1, remedy="1 is balanced, 100 a long tail", later=True
-    )
-    columns: str = option(
-        "", "columns of a table of pairs, one per side, e.g. [image,name_en]; a+b puts two on one side", later=True
-    )
-    group: str | None = option(None, "column of near-duplicates that a split keeps together, or emoji:base", later=True)
-    fold: int = option(0, "index of the split by groups", least=0, later=True)
-    validation: float = option(0.1, "fraction of the pairs for choosing settings", later=True)
-    test: float = option(0.2, "fraction of the pairs for testing", later=True)
+    tail: float = _later(1.0, "ratio of the largest class to the smallest", least=1, remedy="1 is balanced")
+    columns: str = _later("", "columns of pairs, one per side, e.g. [image,name_en]; a+b puts two on one side")
+    group: str | None = _later(None, "column of near-duplicates that a split keeps together, or emoji:base")
+    fold: int = _later(0, "index of the split by groups", least=0)
+    validation: float = _later(0.1, "fraction of the pairs for choosing settings")
+    test: float = _later(0.2, "fraction of the pairs for testing")
 
     def __post_init__(self) -> None:
         self.columns = ",".join(part.strip() for part in self.columns.strip("[]").split(","))
@@ -69,34 +68,24 @@ class Data:
 class PairOptions:
     noise: float = option(0.0, "fraction of pairs mismatched on purpose", **_SHARE, remedy="0.3 mismatches 30 %")
     views: int = option(2, "views per image", least=2, remedy="two views make a pair")
-    multi: Literal["pairwise", "joint"] = option(
-        "pairwise", "plans of three or more columns: one for each pair of columns, or a joint one", later=True
-    )
-    fixed: bool = option(False, "same mismatched pairs in every epoch", later=True)
-    weights: str | None = option(
-        None, "file of pair weights (.npy) that `gcalign audit --feedback` wrote; 0 drops a pair", hashed=False
-    )
-    digest: str | None = option(None, "hash of that file, computed when the run is configured", later=True)
+    multi: Literal["pairwise", "joint"] = _later("pairwise", "plans of three or more columns")
+    fixed: bool = _later(False, "same mismatched pairs in every epoch")
+    weights: str | None = _unhashed(None, "pair weights (.npy) that `gcalign audit --feedback` wrote; 0 drops a pair")
+    digest: str | None = _later(None, "hash of that file, computed when the run is configured")
 
 
 @dataclass
 class TargetOptions:
-    name: Literal["default", "labels", "blocks"] = option(
-        "default", "target plan; default is the method's own (pairs, or labels for supcon)"
-    )
+    name: Literal["default", "labels", "blocks"] = option("default", "target plan; default is the method's own")
     alpha: float = option(0.0, "blocks: weight of pairs within a domain", least=0, most=LARGEST)
     beta: float = option(0.0, "blocks: weight of pairs across domains", least=0, most=LARGEST)
-    noise: float = option(
-        0.0, "fraction of labels replaced by wrong ones", **_SHARE, remedy="0.3 replaces 30 %", later=True
-    )
+    noise: float = _later(0.0, "fraction of labels replaced by wrong ones", **_SHARE, remedy="0.3 replaces 30 %")
 
 
 @dataclass
 class Model:
     encoder: str = option("small", "backbone: small, resnet18, resnet50, or module:function of your own")
-    encoders: str = option(
-        "", "backbones of pairs, one per column, e.g. [small,ngrams]; default: by the type of the column", later=True
-    )
+    encoders: str = _later("", "backbones of pairs, one per column, e.g. [small,ngrams]; default: by the column's type")
     width: float = option(1.0, "channel multiplier", above=0, remedy="1 is the published size")
     stem: Literal["auto", "cifar", "imagenet", "paper"] = option("auto", "first layers; auto: by the image size")
     projector: Literal["mlp2", "mlp3-bn", "none"] = option("mlp2", "projection head, used in training only")
@@ -108,11 +97,9 @@ class Model:
 @dataclass
 class Optimizer:
     name: Literal["adam", "adamw", "sgd", "lars"] = option("adam", "optimizer")
-    lr: float = option(1e-3, "peak learning rate", above=0, most=LARGEST, remedy="Adam likes 1e-3, the paper's SGD 0.6")
+    lr: float = option(1e-3, "peak learning rate", above=0, most=LARGEST, remedy="the paper's SGD has 0.6")
     momentum: float = option(0.9, "momentum of sgd and lars", **_SHARE, remedy="0.9 is usual")
-    weight_decay: float = option(
-        1e-6, "weight decay; lars leaves out biases and norms", least=0, most=LARGEST, remedy="the paper uses 1e-6"
-    )
+    weight_decay: float = option(1e-6, "weight decay; lars leaves out biases and norms", least=0, most=LARGEST)
     schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning-rate schedule")
     warmup: float = option(0.05, "fraction of the steps with a rising learning rate", **_SHARE)
     final: float = option(1e-3, "final learning rate as a fraction of lr", **_SHARE)
@@ -136,37 +123,24 @@ class Config:
     seed: int = option(0, "random seed of weights, batches and views", least=0)
     accumulate: int = option(1, "chunks in which a batch is encoded: same loss and gradient, less memory", least=1)
     # what Lightning also has casts the images or the whole model, and the loss needs float32
-    precision: Literal["32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16"] = option(
-        "32-true", "floating-point precision"
-    )
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16"] = option("32-true", "precision")
     devices: int = option(1, "processes or GPUs per machine", least=1)
     nodes: int = option(1, "machines; torchrun or SLURM starts their processes", least=1)
-    strategy: Literal["auto", "ddp", "fsdp"] = option(
-        "auto", "how processes share a run; fsdp also splits the weights", later=True
-    )
-    sync_batchnorm: bool = option(False, "BatchNorm statistics over all GPUs", later=True)
-    compile: bool = option(False, "torch.compile for encoder and head", later=True)
-    channels_last: bool = option(False, "channels-last memory layout of weights and images", later=True)
-    accelerator: str = option("auto", "cpu, gpu, mps, or auto: what Lightning finds", hashed=False)
-    workers: int = option(
-        0, "processes that load images; 0 is the main process", least=0, limit="WORKERS", hashed=False
-    )
-    augment_in: Literal["device", "workers"] = option("device", "where views are made", hashed=False)
-    logger: str = option(
-        "tensorboard", "tensorboard, csv, wandb, mlflow, none, or module:Class of a Lightning logger", hashed=False
-    )
-    logger_args: dict[str, Any] = field(
-        default_factory=dict,
-        metadata={"about": About("arguments of the logger, as logger_args.NAME=", hashed=False)},
-    )
-    knn_every: int = option(
-        0, "epochs between kNN accuracies on held-out training images; 0 is never", least=0, hashed=False
-    )
-    log_every: int = option(10, "steps between log lines", least=1, hashed=False)
-    checkpoint_every: int = option(100, "steps between checkpoints", least=1, hashed=False)
-    name: str | None = option(None, "folder name of the run; null is METHOD-DATA", hashed=False)
-    runs: str = option("runs", "folder of the runs", hashed=False)
-    wait: bool = option(False, "wait for another process that works on the same run", hashed=False)
+    strategy: Literal["auto", "ddp", "fsdp"] = _later("auto", "how processes share a run; fsdp splits the weights")
+    sync_batchnorm: bool = _later(False, "BatchNorm statistics over all GPUs")
+    compile: bool = _later(False, "torch.compile for encoder and head")
+    channels_last: bool = _later(False, "channels-last memory layout of weights and images")
+    accelerator: str = _unhashed("auto", "cpu, gpu, mps, or auto: what Lightning finds")
+    workers: int = _unhashed(0, "processes that load images; 0 is the main process", least=0, limit="WORKERS")
+    augment_in: Literal["device", "workers"] = _unhashed("device", "where views are made")
+    logger: str = _unhashed("tensorboard", "tensorboard, csv, wandb, mlflow, none, or module:Class of Lightning's kind")
+    logger_args: dict[str, Any] = _unhashed(dict, "arguments of the logger, as logger_args.NAME=")
+    knn_every: int = _unhashed(0, "epochs between kNN accuracies on held-out training images; 0 is never", least=0)
+    log_every: int = _unhashed(10, "steps between log lines", least=1)
+    checkpoint_every: int = _unhashed(100, "steps between checkpoints", least=1)
+    name: str | None = _unhashed(None, "folder name of the run; null is METHOD-DATA")
+    runs: str = _unhashed("runs", "folder of the runs")
+    wait: bool = _unhashed(False, "wait for another process that works on the same run")
 
     def check(self) -> None:
         """Every rule that needs no data, before anything is written."""
@@ -272,13 +246,10 @@ def _method_options(name: str) -> dict[str, Any]:
 
 
 def _unknown(key: str, text: str, known: Iterable[str]) -> str:
-    plain = key.lstrip("+~")
-    if plain in ("method.name", "data.name"):
-        return f"{key}={text} must be written {plain.removesuffix('.name')}={text}, which brings its other keys"
-    if plain != key and plain in known:
-        return f"{key}={text} must be written {plain}={text}; every key of a run has a value already"
-    near = did_you_mean(plain, [*known, *GROUPS])
-    return f"unknown key {plain!r} in {f'{key}={text}'!r}; {near}: see `gcalign train --help`"
+    if key in ("method.name", "data.name"):
+        return f"{key}={text} must be written {key.removesuffix('.name')}={text}, which brings its other keys"
+    near = did_you_mean(key, [*known, *GROUPS])
+    return f"unknown key {key!r} in {f'{key}={text}'!r}; {near}: see `gcalign train --help`"
 
 
 def criterion_of(config: Config) -> Objective:

@@ -37,8 +37,9 @@ class About:
 
 
 def option(default: Any, text: str, **about: Any) -> Any:
-    """A field of a dataclass of options."""
-    return field(default=default, metadata={"about": About(text, **about)})
+    """A field of a dataclass of options; the default of a mapping is `dict`."""
+    kind = "default_factory" if default is dict else "default"
+    return field(**{kind: default}, metadata={"about": About(text, **about)})
 
 
 @dataclass(frozen=True)
