@@ -45,7 +45,7 @@ def test_options_are_listed_with_type_choices_and_default():
     [
         ("inner.share", 1.5, "inner.share=1.5 must be a share between 0 and 1; 0.5 is usual"),
         ("inner.word", "tow", "inner.word='tow' is unknown; did you mean 'two'"),
-        ("number", 0, "number=0 must be at least 1"),
+        ("number", 0, "number=0 must be at least 1; the default is 3"),
         ("number", 2**63, r"number=\d+ must be below 2\^63"),
         ("number", 10**7, "number is 10,000,000, at most 1,000,000"),
         ("size", 0.0, "size=0 must be > 0"),

@@ -105,7 +105,7 @@ def _train(parser: Parser) -> Run:
 
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="the keys below; dry=true only shows the run")
     parser.epilog = f"{keys.help_text()}\n\n{parser.epilog}"
-    parser.keys |= {key.name: key.choices for key in keys.every()} | {"dry": ("true",)}
+    parser.keys |= {key.name: key.values for key in keys.every()} | {"dry": ("true",)}
     parser.keys |= {f"method.{name}": () for own in keys.options().values() for name, _ in own}
     parser.keys |= {f"method.{name}": () for name in COMMON}
 

@@ -1,4 +1,4 @@
-"""Output that a finished job does not fail on: a terminal that knows ASCII alone, a reader that has gone."""
+"""Output that does not fail a finished job: terminals that know ASCII alone, readers that are gone, narrow tables."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def fitting(table: Table, console: Console) -> RenderableType:
     for row in zip(*cells, strict=True):
         lines.append(Text("─" * min(20, console.width), style="dim"))
         for column, cell in zip(table.columns, row, strict=True):
-            said = cell if isinstance(cell, Text) else Text(str(cell))
-            if said.plain:
-                lines.append(Text.assemble((f"{column.header}: " if str(column.header) else "", "bold"), said))
+            text = cell if isinstance(cell, Text) else Text(str(cell))
+            if text.plain:
+                lines.append(Text.assemble((f"{column.header}: " if str(column.header) else "", "bold"), text))
     return Group(*lines)

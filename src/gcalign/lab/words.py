@@ -40,13 +40,13 @@ def printable(text: object) -> str:
 
 
 def brief(error: BaseException) -> str:
-    """What another library says, in a line."""
-    said = " ".join(str(error).split())[:1000] or type(error).__name__
-    return f"no {said}" if isinstance(error, KeyError) else said
+    """The message of another library in one line."""
+    message = " ".join(str(error).split())[:1000] or type(error).__name__
+    return f"no {message}" if isinstance(error, KeyError) else message
 
 
 def explanation(error: BaseException) -> str:
-    """What ended a command, with what to do where Python or the system gives no more than the fact."""
+    """The message of the error that ended a command, with a remedy where Python or the system gives none."""
     if isinstance(error, ModuleNotFoundError):
         return missing(error)
     if isinstance(error, OSError) and error.errno in FULL:
@@ -61,7 +61,7 @@ def explanation(error: BaseException) -> str:
 
 @contextmanager
 def explained(what: str, remedy: str, *errors: type[BaseException]) -> Iterator[None]:
-    """Within, such an error becomes one that says what failed, why, and what to do."""
+    """Inside, such an error becomes a ValueError with what failed, why, and the remedy."""
     try:
         yield
     except errors as error:

@@ -84,8 +84,8 @@ def bench_launches(
 
 
 def _figures(loss: Loss, z1: Tensor, z2: Tensor) -> Row:
-    found = launches(partial(backward, loss, z1, z2))
-    row: Row = {"operations": found.operations, "waits": found.waits}
+    counts = launches(partial(backward, loss, z1, z2))
+    row: Row = {"operations": counts.operations, "waits": counts.waits}
     if isinstance(loss, Alignment):
         row |= {"iterations": _iterations(loss, z1, z2), "gradient": loss.explain(z1, z2).mode}
     return row
@@ -133,15 +133,15 @@ def _counts(event: Any) -> bool:
 @contextmanager
 def _lists() -> Iterator[list[int]]:
     """One entry for each `Tensor.tolist`, a wait that the profiler does not see."""
-    found: list[int] = []
+    calls: list[int] = []
     plain = torch.Tensor.tolist
 
     def tolist(x: Tensor) -> Any:
-        found.append(1)
+        calls.append(1)
         return plain(x)
 
     with patch.object(torch.Tensor, "tolist", tolist):
-        yield found
+        yield calls
 
 
 def _goals(rows: Sequence[Row], iterations: int) -> list[BenchTarget]:

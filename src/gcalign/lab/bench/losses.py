@@ -106,9 +106,9 @@ def _cell(n: int, dim: int, eps: float, repeats: int, seed: int, progress: Progr
 
 def contestants(n: int, eps: float) -> dict[str, Loss]:
     """The baseline, our losses, and what peers are installed and can run at this n."""
-    found: dict[str, Loss] = {EAGER: partial(eager_info_nce, eps=eps)}
-    found |= {name: method(called, eps=eps, **options) for name, (called, options) in OURS.items()}
-    return found | {p.name: p.make(eps) for p in peers.LOSSES if p.peer.installed and n <= p.largest}
+    losses: dict[str, Loss] = {EAGER: partial(eager_info_nce, eps=eps)}
+    losses |= {name: method(called, eps=eps, **options) for name, (called, options) in OURS.items()}
+    return losses | {p.name: p.make(eps) for p in peers.LOSSES if p.peer.installed and n <= p.largest}
 
 
 def backward(loss: Loss, z1: Tensor, z2: Tensor) -> None:
@@ -120,12 +120,12 @@ def backward(loss: Loss, z1: Tensor, z2: Tensor) -> None:
 def solved(criterion: Alignment, z1: Tensor, z2: Tensor) -> Row:
     """How the plan was reached and, where both marginals are hard, its ‖P1 − μ‖₁ + ‖Pᵀ1 − ν‖₁ over ‖P − T‖₁."""
     plan = criterion.plan(z1, z2)
-    found: Row = {"iterations": plan.iterations, "converged": plan.converged}
+    row: Row = {"iterations": plan.iterations, "converged": plan.converged}
     hard = [c for c in criterion.constraints if isinstance(c, (Rows, Columns)) and isinstance(c.h, Hard)]
     if len(hard) == 2:
         missed = plan.row_error * plan.mu.sum() + plan.column_error * plan.nu.sum()
-        found["error"] = (missed / _distance(plan)).item()
-    return found
+        row["error"] = (missed / _distance(plan)).item()
+    return row
 
 
 def _distance(plan: Plan) -> Tensor:

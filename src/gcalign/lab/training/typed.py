@@ -52,6 +52,11 @@ class Key:
     default: Any
     about: About
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        """What a shell may complete."""
+        return ("true", "false") if bool in self.kinds else self.choices
+
     def __str__(self) -> str:
         return f"{self.name}={written(self.default)}"
 
@@ -61,7 +66,8 @@ class Key:
             one_of(self.name, value, self.choices)
         if type(value) not in (int, float):
             return
-        about, remedy = self.about, f"; {self.about.remedy}" if self.about.remedy else ""
+        about = self.about
+        remedy = about.remedy or ("leave it out" if self.default is None else f"the default is {written(self.default)}")
         shown = value if isinstance(value, int) else f"{value:g}"
         rules = {
             "a share between 0 and 1": (about.least, about.most) != (0, 1) or 0 <= value <= 1,
@@ -73,7 +79,7 @@ class Key:
         }
         for rule, holds in rules.items():
             if not holds:
-                raise ValueError(f"{self.name}={shown} must be {rule}{remedy}")
+                raise ValueError(f"{self.name}={shown} must be {rule}; {remedy}")
         if about.limit:
             within(about.limit, int(value), self.name)
 
