@@ -105,6 +105,8 @@ def command_line() -> str:
 **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows as JSON; `--json -` writes only JSON to standard output. `NO_COLOR=1`
 prints without colours. If the terminal is too narrow for a table, its rows are printed one below the other. If the output goes to a file, tables are wide, unless `COLUMNS` is set: `COLUMNS=40` prints for 40 columns.
 
+**Errors** are one line. `--debug`, anywhere on the line, prints the traceback too.
+
 **Completion** at the tab key: `gcalign completion bash >> ~/.bashrc`, `gcalign completion zsh >> ~/.zshrc`, or `gcalign completion fish > ~/.config/fish/completions/gcalign.fish`; then open a new terminal.
 Commands, options, keys and many values are completed. bash and zsh were tried, fish was not.
 

@@ -11,13 +11,14 @@ from gcalign.lab.commands import COMMANDS, Parser, subcommands
 
 # words come quoted, and no script quotes them again: the name of a folder may hold what a shell would run
 BASH = r"""_gcalign() {
-  local line="${COMP_LINE:0:COMP_POINT}" word k
-  mapfile -t COMPREPLY < <(gcalign completion words "$line" 2>/dev/null)
+  local line="${COMP_LINE:0:COMP_POINT}" word typed=
   word="${line//\\ /_}" word="${word##* }"
   # bash takes what follows a = for a word of its own
-  if [[ $word == *=* && $COMP_WORDBREAKS == *=* ]]; then
-    for k in "${!COMPREPLY[@]}"; do COMPREPLY[k]="${COMPREPLY[k]#"${word%=*}="}"; done
-  fi
+  if [[ $word == *=* && $COMP_WORDBREAKS == *=* ]]; then typed="${word%=*}="; fi
+  COMPREPLY=()
+  while IFS= read -r word; do
+    COMPREPLY+=("${word#"$typed"}")
+  done < <(gcalign completion words "$line" 2>/dev/null)
   if [[ ${COMPREPLY[0]} == *[=/] ]]; then compopt -o nospace 2>/dev/null; fi
 }
 complete -o default -F _gcalign gcalign"""
