@@ -192,7 +192,7 @@ class Config:
         return config
 
 
-def data_names() -> tuple[str, ...]:
+def data_choices() -> tuple[str, ...]:
     """What `data=` can be, besides a name on the hub; those that were registered are among them."""
     from gcalign.lab.data import pair_sources, sources
 
@@ -213,7 +213,7 @@ def configured(overrides: Sequence[str]) -> Config:
     method = one_of("method", given.pop("method", "gca-ince"), methods.names())
     data, recipe = given.pop("data", "scenes"), given.pop("recipe", "default")
     if "/" not in data:  # any name on the hub has one
-        one_of("data", data, data_names())
+        one_of("data", data, data_choices())
     content: dict[str, Any] = {"method": _method_options(method), "data": {"name": data}}
     if Data(data).paired:
         content["data"]["on_error"] = "raise"  # a pair with a side missing is a fault of the table
