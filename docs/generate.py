@@ -31,10 +31,14 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[s
 def configuration() -> str:
     """Every option of `gcalign train`, of each method, and the recipes."""
     from gcalign.lab.training import keys
-    from gcalign.lab.training.config import COMMON, DATA
+    from gcalign.lab.training.config import COMMON, data_choices
     from gcalign.lab.training.recipes import RECIPES
+    from gcalign.lab.training.typed import written
 
-    rows = [(f"`{key.name}`", f"`{key.default}`" if key.default else "", key.meaning) for key in keys.every()]
+    rows = [
+        (f"`{key.name}`", "" if key.default == "" else f"`{written(key.default)}`", keys.meaning(key))
+        for key in keys.every()
+    ]
     methods = [
         (f"`{name}`", ", ".join(f"`method.{key}={value}`" for key, value in own))
         for name, own in keys.options().items()
@@ -49,7 +53,7 @@ def configuration() -> str:
 error before anything is written. `gcalign train --help` prints the same keys; `dry=true` shows the resolved run and stops. The folder of a run has the hash of all options that decide its weights.
 
 * `method=` is one of {", ".join(f"`{name}`" for name in BUILT_IN)}, or a method of your own.
-* `data=` is one of {", ".join(f"`{name}`" for name in DATA)}, or any name on the Hugging Face hub, such as `owner/name`.
+* `data=` is one of {", ".join(f"`{name}`" for name in data_choices())}, or any name on the Hugging Face hub, such as `owner/name`.
 * `recipe=` gives the paper's settings of a data set; see below. Other words change them.
 * Lists are written `method.relax=[2.0,2.0]`. `null` means no value.
 
@@ -100,6 +104,8 @@ def command_line() -> str:
 
 **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows as JSON; `--json -` writes only JSON to standard output. `NO_COLOR=1`
 prints without colours. If the terminal is too narrow for a table, its rows are printed one below the other. If the output goes to a file, tables are wide, unless `COLUMNS` is set: `COLUMNS=40` prints for 40 columns.
+
+**Errors** are one line. `--debug`, anywhere on the line, prints the traceback too.
 
 **Completion** at the tab key: `gcalign completion bash >> ~/.bashrc`, `gcalign completion zsh >> ~/.zshrc`, or `gcalign completion fish > ~/.config/fish/completions/gcalign.fish`; then open a new terminal.
 Commands, options, keys and many values are completed. bash and zsh were tried, fish was not.

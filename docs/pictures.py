@@ -5,10 +5,8 @@ gcalign demo && gcalign report runs/demo -o report.html && python docs/pictures.
 
 from __future__ import annotations
 
-import base64
 import io
 import sys
-import tempfile
 from pathlib import Path
 
 from PIL import Image
@@ -32,7 +30,7 @@ PICTURES = {  # name: what is seen, and the select that is set first to an optio
 def take(page: Path, folder: Path) -> None:
     """Each picture as a WebP file."""
     folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as profile, Chromium(Path(profile)) as browser:
+    with Chromium() as browser:
         browser.look(width=WIDE, height=900)
         browser.open(page)
         for name, (what, choice) in PICTURES.items():
@@ -43,9 +41,7 @@ def take(page: Path, folder: Path) -> None:
                 f"(({{x, y, width, height}}) => ({{x: x - 12, y: y + scrollY - 12, width: width + 24, "
                 f"height: Math.min(height, 720) + 24}}))(document.querySelector({what!r}).getBoundingClientRect())"
             )
-            clip = {**box, "scale": 1}
-            taken = browser.send("Page.captureScreenshot", captureBeyondViewport=True, format="png", clip=clip)["data"]
-            image = Image.open(io.BytesIO(base64.b64decode(taken))).convert("RGB")
+            image = Image.open(io.BytesIO(browser.screenshot(clip=box))).convert("RGB")
             image.save(folder / f"{name}.webp", quality=84, method=6)
 
 

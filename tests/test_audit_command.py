@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -156,6 +158,29 @@ def test_an_unreadable_image_does_not_spoil_the_page(here, capsys):
     pq.write_table(pa.table({"image": [b"no image"] * N}), "items.parquet")
     assert run(capsys, "a.npy", "b.npy", "-o", "out.csv", "--html", "p.html", "--show-a", "items.parquet:image")[0] == 0
     assert "unreadable image (not an image of a known format)" in (here / "p.html").read_text(encoding="utf-8")
+
+
+def test_no_cell_of_the_table_is_a_formula_or_moves_the_cursor(here, capsys):
+    odd = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\x1b[2J", "-7", "plain"]
+    names = [*odd, *(f"n{k}" for k in range(N - len(odd)))]
+    (here / "ids.txt").write_text("\n".join(names), encoding="utf-8")
+    for suffix in ("csv", "json"):
+        assert run(capsys, "a.npy", "b.npy", "-o", f"out.{suffix}", "--ids", "ids.txt")[0] == 0
+    cells = {row["pair"] for row in ranking(here / "out.csv")}
+    assert {"'=cmd|' /C calc'!A0", "'+1+1", "'-2+3", "'@SUM(A1)", r"\x1b[2J", "-7", "plain"} <= cells
+    assert not any(c in "=+@\x1b" for cell in cells for c in cell[:1])
+    assert {pair["pair"] for pair in json.loads((here / "out.json").read_text())["pairs"]} == set(names)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_a_full_standard_output_does_not_deny_the_files_that_were_written(here):
+    command = [sys.executable, "-m", "gcalign", "audit", "a.npy", "b.npy", "-o", "out.csv", "--json", "-"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert len(ranking(here / "out.csv")) == N
+    assert "standard output" in done.stderr
+    assert "nothing was" not in done.stderr
 
 
 def test_folds_are_read(here, capsys):
@@ -351,6 +376,25 @@ def test_a_run_is_audited_by_models_that_never_saw_its_pairs(tmp_path, monkeypat
     again = configured([*TINY, "pairs.noise=0.3", "pairs.fixed=true", "pairs.weights=w.npy"])
     assert train(again, quiet=True).done  # weights go back into training
     assert "data:image/png" in (tmp_path / "p.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("link", ["audit", "audit/fold1of2"])
+def test_folds_are_not_written_through_a_link_in_the_folder_of_a_run(tmp_path, monkeypatch, capsys, link):
+    monkeypatch.chdir(tmp_path)
+    made = train(configured([*TINY, "epochs=1"]), quiet=True)
+    if link == "audit":
+        place = made.path / "audit"
+    else:  # a fold's own folder has its hash in its name
+        assert run(capsys, f"run={made.path}", "folds=2", "-o", "out.csv")[0] == 0
+        place = next((made.path / "audit").glob("fold1of2-*"))
+        shutil.rmtree(place)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    place.symlink_to(elsewhere)
+    code, _, err = run(capsys, f"run={made.path}", "folds=2", "-o", "out.csv")
+    assert code == 2
+    assert f"{place} is a link" in err
+    assert not list(elsewhere.iterdir())
 
 
 def test_a_run_whose_pairs_change_in_each_step_cannot_be_audited(tmp_path, monkeypatch, capsys):

@@ -7,6 +7,8 @@ import json
 import os
 import pty
 import re
+import shlex
+import shutil
 import struct
 import subprocess
 import sys
@@ -76,6 +78,89 @@ echo "${{COMPREPLY[@]}}"
 """
     shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert shown.stdout.split() == ["gca-uot"]
+
+
+HOSTILE = "x$(touch PWNED) `touch PWNED`;é"
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """A folder of runs, one of which has a command in its name, another a line break."""
+    for name in (HOSTILE, "y\n$(touch PWNED)"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", ["gcalign probe run=", "gcalign probe run=runs/x", r"gcalign probe run=runs/x\$\(to"])
+def test_a_completed_folder_is_one_word_for_the_shell(hostile, capsys, line):
+    assert cli.main(["completion", "words", line]) == 0
+    (word,) = capsys.readouterr().out.splitlines()
+    assert shlex.split(word) == [f"run=runs/{HOSTILE}"]
+
+
+def test_a_folder_outside_is_completed(hostile, capsys):
+    assert cli.main(["completion", "words", f"gcalign probe run={hostile}/ru"]) == 0
+    assert capsys.readouterr().out.split() == [f"run={hostile}/runs"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_no_shell_runs_the_name_of_a_folder(hostile, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    asked = {
+        "bash": 'COMP_LINE="gcalign probe run=runs/x" COMP_POINT=24; _gcalign; word="run=${COMPREPLY[0]}"',
+        "zsh": 'compadd() { (( $# )) && [[ ${@[-1]} == run=* ]] && word="${@[-1]}" }; '
+        "words=(gcalign probe run=runs/x) CURRENT=3; _gcalign",
+    }[shell]
+    script = f"""
+gcalign() {{ {sys.executable} -m gcalign "$@"; }}
+compinit() {{ :; }}; compdef() {{ :; }}; autoload() {{ :; }}
+eval "$(gcalign completion {shell})"
+{asked}
+eval "set -- $word"
+printf %s "$1"
+"""
+    words = [shell, "-c", script] if shell == "bash" else [shell, "-f", "-c", script]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert shown.stdout == f"run=runs/{HOSTILE}", shown.stderr
+    assert not (hostile / "PWNED").exists()
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+def broken(*_, **__):
+    return len(3)
+
+
+@pytest.mark.parametrize("words", [["--debug", "list"], ["list", "--debug"], ["train", "--debug"]])
+def test_debug_shows_where_an_error_was_raised(monkeypatch, capsys, words):
+    for name in ("training.listing.show", "training.config.configured"):
+        monkeypatch.setattr(f"gcalign.lab.{name}", broken)
+    assert cli.main(words) == 2
+    err = capsys.readouterr().err
+    assert "return len(3)" in err
+    assert err.splitlines()[-1].startswith("gcalign: object of type 'int' has no len()")
+
+
+def test_an_error_of_ours_is_one_line_that_names_debug(monkeypatch, capsys):
+    monkeypatch.setattr("gcalign.lab.training.listing.show", broken)
+    assert cli.main(["list"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "--debug" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+@pytest.mark.parametrize("words", [["--json", "-"], []])
+def test_a_full_standard_output_is_said_as_such(words):
+    command = [sys.executable, "-m", "gcalign", "verify", "--only", "svhn-backbone", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "standard output" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_a_generated_page_is_what_the_code_gives_now(name):
 def test_every_option_of_a_run_has_words():
     from gcalign.lab.training import keys
 
-    assert [key.name for key in keys.every() if not key.meaning] == []
+    assert [key.name for key in keys.every() if not key.about.text] == []
 
 
 def test_the_picture_of_the_modules_has_every_import_or_implies_it():

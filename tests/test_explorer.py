@@ -23,7 +23,7 @@ HARD, OFF = math.inf, None
 SIDES = [(HARD, OFF), (OFF, HARD), (OFF, OFF), (HARD, HARD), (0.2, 0.2), (HARD, 0.5), (0.05, 2.0), (0.3, OFF)]
 SETTINGS = list(itertools.product(("squared", "cosine"), SIDES, (0.05, 0.4), (1, 6, 30), ((0.0, 0.0), (0.2, 0.05))))
 in_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-in_browser = pytest.mark.skipif(chromium.found() is None, reason="no chromium, chromium-browser or google-chrome here")
+in_browser = pytest.mark.skipif(chromium.found() is None, reason="needs playwright and chromium")
 ASKED = """
 const { solve, blocks } = require(process.argv[1]);
 const side = (lam) => (lam === "hard" ? Infinity : lam);
@@ -124,8 +124,8 @@ READ = """(() => { const r = explorer.result(), p = explorer.problem(), s = expl
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium.Chromium(tmp_path_factory.mktemp("profile")) as found:
+def browser():
+    with chromium.Chromium() as found:
         yield found
 
 

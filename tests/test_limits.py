@@ -319,9 +319,9 @@ def test_a_table_that_is_no_csv_is_refused_with_its_row(tmp_path, row):
         (["optimizer.momentum=5"], "optimizer.momentum=5 must be a share between 0 and 1"),
         (["model.momentum=5"], "model.momentum=5 must be a share between 0 and 1"),
         (["optimizer.warmup=-1"], "optimizer.warmup=-1 must be a share between 0 and 1"),
-        (["target.name=blocks", "target.alpha=-1"], "target.alpha=-1 must be ≥ 0"),
+        (["target.name=blocks", "target.alpha=-1"], "target.alpha=-1 must be at least 0"),
         (["target.alpha=0.5"], "has no effect without target.name=blocks"),
-        (["optimizer.weight_decay=-1"], "weight_decay=-1 must be ≥ 0"),
+        (["optimizer.weight_decay=-1"], "weight_decay=-1 must be at least 0"),
         (["optimizer.final=2"], "optimizer.final=2 must be a share"),
         (["optimizer.lr=nan"], "optimizer.lr=nan must be a number"),
         (["model.width=0"], "model.width=0 must be > 0"),
@@ -334,6 +334,7 @@ def test_a_table_that_is_no_csv_is_refused_with_its_row(tmp_path, row):
         (["data.on_error=stop"], "data.on_error='stop' is unknown"),
         (["epochs=[1,"], r"epochs=\[1, is not a value; write a number, a word, or a list"),
         (["epochs=1,2"], "epochs=1,2 is not a value"),
+        (["method.eps={a: 1}"], "method.eps={a: 1} is not a value"),
         (["epochs=1.5"], "epochs=1.5 must be a whole number"),
         (["epochs=99999999999"], r"epochs is 99,9.*at most 1,000,000 .*GCALIGN_EPOCHS"),
         (["workers=100000"], r"workers is 100,000, at most 256 .*GCALIGN_WORKERS"),
@@ -344,11 +345,11 @@ def test_a_table_that_is_no_csv_is_refused_with_its_row(tmp_path, row):
         (["batch_size=64", "accumulate=64"], "batch_size=64 must be at least 2 × devices=1 × accumulate=64"),
         (["log_every=99999999999999999999"], r"log_every=99999999999999999999 must be below 2\^63"),
         (["wait=maybe"], "wait='maybe' must be true or false"),
-        (["+epoch=50"], "unknown key 'epoch' in '.epoch=50'; did you mean 'epochs'"),
-        (["++epochs=50"], r"\+\+epochs=50 must be written epochs=50"),
-        (["+epochs=50"], r"\+epochs=50 must be written epochs=50"),
+        (["+epoch=50"], "unknown key '.epoch'.*did you mean 'epochs'"),
+        (["++epochs=50"], "did you mean 'epochs'"),
+        (["+epochs=50"], "did you mean 'epochs'"),
         (["~epochs"], "must be key=value"),
-        (["~epochs=1"], "~epochs=1 must be written epochs=1"),
+        (["~epochs=1"], "did you mean 'epochs'"),
         (["method.name=byol"], "must be written method=byol"),
         (["data.name=cifar10"], "must be written data=cifar10"),
         (["hydra.run.dir=x"], "unknown key"),
@@ -412,7 +413,7 @@ def test_a_network_that_a_run_asks_for_is_refused_too(tmp_path, width, capsys):
 
 @pytest.mark.parametrize("option", ["eps", "iterations", "tol", "layout", "gradient", "block", "q", "lam", "scale",
                                     "relax", "w_kl", "w_robust"])  # fmt: skip
-@pytest.mark.parametrize("value", ["-1", "nan", "-inf", "x", "true", "{a: 1}", "[0.1,x]"])
+@pytest.mark.parametrize("value", ["-1", "nan", "-inf", "x", "true", "[0.1,x]"])
 def test_options_of_a_method_are_refused_before_anything_is_written(tmp_path, option, value):
     config = config_for(tmp_path / "runs", "method=gca-uot", f"method.{option}={value}")
     with pytest.raises((ValueError, TypeError), match=rf"({option}|penalty|weight)=.* must|{option}=.* is unknown"):

@@ -34,13 +34,12 @@ from gcalign.lab.data.sources import load
         (["audit", "a.npy", "b.npy", "-o", "r.csv", "--html"], "--html"),
         (["audit", "a.npy", "b.npy", "-o", "r.csv", "--feedback"], "--feedback"),
         (["bench", "losses", "--json"], "--json"),
-        (["bench", "scaling", "--plot"], "--plot"),
         (["report", "-o"], "-o"),
     ],
 )
 def test_a_folder_that_takes_no_files_is_refused_before_the_work(argv, option, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    ending = {"embed": ".parquet", "bench": ".png", "audit": ".csv"}.get(argv[0], ".html")
+    ending = {"embed": ".parquet", "audit": ".csv"}.get(argv[0], ".html")
     ending = {"--json": ".json", "--html": ".html", "--feedback": ".npy"}.get(option, ending)
     path = f"/proc/x{ending}"  # a folder in which nobody can make a file, not even root
     assert cli.main([*argv, path]) == 2

@@ -6,7 +6,10 @@ import dataclasses
 import json
 import math
 import shlex
+import struct
+import subprocess
 import sys
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +27,7 @@ from gcalign.lab.experiments.report import train_command
 from gcalign.lab.experiments.shown import Entry, choose, names
 from gcalign.lab.report import markdown
 from gcalign.lab.report.maps import maps
-from gcalign.lab.report.pack import pixels, sprite
+from gcalign.lab.report.pack import figure, pixels, sprite
 from gcalign.lab.report.page import Cell, Grid
 from gcalign.lab.report.study import (
     Bar,
@@ -47,7 +50,7 @@ from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
-in_browser = pytest.mark.skipif(chromium.found() is None, reason="no chromium, chromium-browser or google-chrome here")
+in_browser = pytest.mark.skipif(chromium.found() is None, reason="needs playwright and chromium")
 HARD = float("inf")
 TINY = ["data=scenes", "data.limit=256", "epochs=1", "batch_size=64", "model.width=0.25", "model.hidden=32",
         "model.out=8", "accelerator=cpu", "log_every=1"]  # fmt: skip
@@ -339,6 +342,37 @@ def test_a_figure_promises_a_table_only_where_one_follows_with_rows_in_order(tmp
     assert by_name["fig-prox"].numbers is None
 
 
+def header(width, height):
+    """A PNG of so many pixels, as its first bytes say."""
+    size = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = (b"IHDR", size), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")
+    parts = [struct.pack(">I", len(c)) + k + c + struct.pack(">I", zlib.crc32(k + c)) for k, c in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (EPS, "not an image of a known format"),
+        (header(60_000, 60_000), "more than 67,108,864 pixels"),
+        (header(16, 16), "cannot be decoded"),
+        (b"", "no bytes"),
+    ],
+    ids=["EPS", "giant", "damaged", "empty"],
+)
+def test_a_figure_that_is_no_picture_is_refused_and_starts_no_program(monkeypatch, content, says):
+    def started(*words, **_):
+        raise AssertionError(f"{words} was started")
+
+    for name in ("run", "check_call", "Popen"):
+        monkeypatch.setattr(subprocess, name, started)
+    with pytest.raises(ValueError, match=says):  # which a report names among what it left out
+        figure(content)
+
+
 @pytest.mark.slow
 def test_a_report_holds_runs_results_and_what_was_left_out(made):
     page = made.read_text()
@@ -365,8 +399,8 @@ def test_a_report_is_the_same_bytes_again(made):
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium.Chromium(tmp_path_factory.mktemp("profile")) as found:
+def browser():
+    with chromium.Chromium() as found:
         yield found
 
 

@@ -9,15 +9,25 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 
 import argparse
 import os
-from functools import partial
+import traceback
+from collections.abc import Collection
 from importlib.metadata import version
 
 from gcalign.errors import one_of
-from gcalign.lab.commands import COMMANDS, Parser, Run, command, elsewhere, json_path, output, subcommands
-from gcalign.lab.completion import completion
+from gcalign.lab.commands import (
+    COMMANDS,
+    Parser,
+    Run,
+    add_subcommand,
+    command,
+    elsewhere,
+    json_path,
+    output,
+    subcommands,
+)
 from gcalign.lab.flags import either
 from gcalign.lab.terminal import steady
-from gcalign.lab.words import missing, printable, said
+from gcalign.lab.words import explanation, printable
 
 _JSON = "write them to this JSON file; - writes only JSON to standard output"
 
@@ -90,10 +100,14 @@ def _demo(parser: Parser) -> Run:
     example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
 )
 def _train(parser: Parser) -> Run:
-    from gcalign.lab.training import keys  # as light as this module
+    from gcalign.lab.training import keys
+    from gcalign.lab.training.config import COMMON
 
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="the keys below; dry=true only shows the run")
     parser.epilog = f"{keys.help_text()}\n\n{parser.epilog}"
+    parser.keys |= {key.name: key.values for key in keys.every()} | {"dry": ("true",)}
+    parser.keys |= {f"method.{name}": () for own in keys.options().values() for name, _ in own}
+    parser.keys |= {f"method.{name}": () for name in COMMON}
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.config import configured, criterion_of
@@ -104,7 +118,7 @@ def _train(parser: Parser) -> Run:
             config.data.check_place()
             criterion_of(config)  # refuses options that no loss takes
             if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":  # of torchrun's or SLURM's processes
-                print(keys.resolved(config.as_dict(), config.folder))
+                print(keys.resolved(config))
             return
 
         from gcalign.lab.training.train import train
@@ -120,11 +134,13 @@ def _train(parser: Parser) -> Run:
     example="gcalign probe run=runs/gca-uot-scenes-1a2b3c4d5e protocol=few-shot labels=200",
 )
 def _probe(parser: Parser) -> Run:
-    options = (
-        "options: run=, protocol=, seed=, and those of the protocol; run=untrained takes model.* or like=; "
-        "encoder=module:function for a run that was made with an encoder of your own"
+    parser.takes(
+        "run=",
+        "protocol=linear|linear-fast|knn|finetune|few-shot|domain|across-domains|cifar10c|retrieval|zeroshot",
+        *("seed=", "device=", "encoder=", "like=", "data=", "data.root=", "data.limit="),
+        more=", and those of the protocol, e.g. labels=; run=untrained takes model.* or like=; "
+        "encoder=module:function for a run that was made with an encoder of your own",
     )
-    parser.add_argument("overrides", nargs="+", metavar="key=value", help=options)
     parser.add_argument("--json", type=json_path, metavar="PATH", help=f"the result with its parts: {_JSON}")
 
     def run(args: argparse.Namespace) -> None:
@@ -142,8 +158,7 @@ def _probe(parser: Parser) -> Run:
     example="gcalign embed run=runs/gca-uot-scenes-1a2b3c4d5e data=folder data.root=pictures -o features.parquet",
 )
 def _embed(parser: Parser) -> Run:
-    options = "options: run=, encoder=, data=, data.root=, split="
-    parser.add_argument("overrides", nargs="+", metavar="key=value", help=options)
+    parser.takes("run=", "encoder=", "data=", "data.root=", "split=", "device=")
     parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet file to write")
 
     def run(args: argparse.Namespace) -> None:
@@ -160,8 +175,7 @@ def _embed(parser: Parser) -> Run:
     example="gcalign export run=runs/gca-uot-scenes-1a2b3c4d5e format=onnx -o encoder",
 )
 def _export(parser: Parser) -> Run:
-    options = "options: run=, format=onnx|torch-export|safetensors, encoder="
-    parser.add_argument("overrides", nargs="+", metavar="key=value", help=options)
+    parser.takes("run=", "format=onnx|torch-export|safetensors", "encoder=")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write, which must be new")
 
     def run(args: argparse.Namespace) -> None:
@@ -208,14 +222,15 @@ def _reproduce(parser: Parser) -> Run:
 
     known = "\n".join(f"  {name:18} {suite.named(name).does}" for name in suite.names())
     parser.epilog = f"names:\n{known}\n\n{parser.epilog}"
+    parser.names = suite.names()
     parser.add_argument("name", help="table or figure, from the list below")
-    parser.add_argument(
-        "overrides",
+    parser.takes(
+        "scale=tiny|small|paper",
+        *("jobs=", "runs=", "out=", "redraw=true", "partial=true", "dry=true"),
+        "launcher=basic|joblib|ray|submitit_slurm",
         nargs="*",
-        metavar="key=value",
-        help="scale=tiny|small|paper, jobs= (processes), runs= and out= (folders), redraw=true (from result files), "
-        "partial=true (what is finished), dry=true (show the commands), launcher=basic|joblib|ray|submitit_slurm; "
-        "anything else is an option of `gcalign train` for every run, e.g. data.root=…",
+        more="; jobs is a number of processes, runs and out are folders, redraw draws from result files, partial draws "
+        "what is finished, dry shows the commands; other keys are options of `gcalign train` for every run",
     )
 
     def run(args: argparse.Namespace) -> None:
@@ -253,63 +268,74 @@ def _report(parser: Parser) -> Run:
     return run
 
 
+@command(
+    "completion",
+    "print a script that completes words in bash, zsh or fish at the tab key",
+    example="gcalign completion bash >> ~/.bashrc",
+)
+def _completion(own: Parser) -> Run:
+    from gcalign.lab.completion import SCRIPTS, candidates
+
+    own.add_argument("shell", choices=[*SCRIPTS, "words"], help="words: the possible last words of LINE")
+    own.add_argument("line", nargs="?", default="", metavar="LINE", help="the line as it is typed, up to the cursor")
+
+    def run(args: argparse.Namespace) -> None:
+        print(SCRIPTS.get(args.shell) or "\n".join(candidates(parser, args.line)))
+
+    return run
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Returns 0 if it ran, 1 if runs that it started failed, 2 after an error, 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that a command starts do not look in the current folder
     with steady():
-        return _run(argv)
+        return _run([word for word in argv if word != "--debug"], debug="--debug" in argv)
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], *, debug: bool) -> int:
     try:
         args = _parsed(argv)
         args.run(args)
+        sys.stdout.flush()  # what cannot be written is an error of the command
     except SystemExit as stop:  # argparse, after --help and --version
         return int(stop.code or 0)
-    except (ValueError, TypeError, OSError, MemoryError) as error:
-        print(f"gcalign: {printable(said(error))}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        print(f"gcalign: {missing(error)}", file=sys.stderr)
+    except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError) as error:
+        if debug:
+            traceback.print_exc()
+        print(f"gcalign: {printable(explanation(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def parser() -> Parser:
-    """The parser of all commands."""
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    at = next((k for k, word in enumerate(argv) if not word.startswith("-")), None)
+    if at is None:
+        return parser(()).parse_args(argv)
+    name = one_of("command", argv[at], COMMANDS)
+    whole = parser([name])
+    return whole.parse_args([*argv[: at + 1], *either(subcommands(whole)[name], argv[at + 1 :])])
+
+
+def parser(names: Collection[str] = COMMANDS) -> Parser:
+    """The parser of all commands; those of `names` have their arguments, of the others it knows what they do."""
     whole = Parser(
         prog="gcalign",
         description="Generalized contrastive alignment: contrastive learning as distribution alignment.",
         epilog="example:\n  gcalign verify\n\n`gcalign COMMAND --help` describes a command.\n"
         "Exit codes: 0 it ran, 1 some runs of `reproduce` failed, 2 an error that is printed, 130 interrupted.\n"
         "NO_COLOR=1 prints without colours; COLUMNS=40 prints for 40 columns.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     whole.add_argument("--version", action="version", version=f"gcalign {version('gcalign')}")
+    whole.add_argument("--debug", action="store_true", help="print the traceback of an error; any command takes it")
     subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for build in COMMANDS.values():
-        build(subparsers)
+    for name, about in COMMANDS.items():
+        own = add_subcommand(subparsers, name, about.does, about.example)
+        if name in names:
+            own.set_defaults(run=about.declare(own))
     return whole
-
-
-command(
-    "completion",
-    "print a script that completes words in bash, zsh or fish at the tab key",
-    example="gcalign completion bash >> ~/.bashrc",
-)(partial(completion, parser))
-
-
-def _parsed(argv: list[str]) -> argparse.Namespace:
-    whole = parser()
-    at = next((k for k, word in enumerate(argv) if not word.startswith("-")), None)
-    if at is not None:
-        one_of("command", argv[at], COMMANDS)
-        argv = [*argv[: at + 1], *either(subcommands(whole)[argv[at]], argv[at + 1 :])]
-    return whole.parse_args(argv)
 
 
 if __name__ == "__main__":

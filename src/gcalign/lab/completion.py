@@ -1,26 +1,28 @@
-"""Shell completion: the script of a shell asks `gcalign completion words LINE`, which reads the help of a command."""
+"""Shell completion: the script of a shell asks `gcalign completion words LINE`, which reads the parser of a command."""
 
 from __future__ import annotations
 
-import argparse
+import glob
 import re
-from collections.abc import Callable
-from pathlib import Path
+import shlex
+from collections.abc import Callable, Collection
 
-from gcalign.lab.commands import Parser, Run, subcommands
-from gcalign.lab.experiments import suite
-from gcalign.lab.training import keys
+from gcalign.lab.commands import COMMANDS, Parser, subcommands
 
-_BASH = r"""_gcalign() {
-  local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n'
-  local word="${line##* }"
-  COMPREPLY=($(gcalign completion words "$line" 2>/dev/null))
+# words come quoted, and no script quotes them again: the name of a folder may hold what a shell would run
+BASH = r"""_gcalign() {
+  local line="${COMP_LINE:0:COMP_POINT}" word typed=
+  word="${line//\\ /_}" word="${word##* }"
   # bash takes what follows a = for a word of its own
-  if [[ $word == *=* && $COMP_WORDBREAKS == *=* ]]; then COMPREPLY=("${COMPREPLY[@]#"${word%=*}="}"); fi
+  if [[ $word == *=* && $COMP_WORDBREAKS == *=* ]]; then typed="${word%=*}="; fi
+  COMPREPLY=()
+  while IFS= read -r word; do
+    COMPREPLY+=("${word#"$typed"}")
+  done < <(gcalign completion words "$line" 2>/dev/null)
   if [[ ${COMPREPLY[0]} == *[=/] ]]; then compopt -o nospace 2>/dev/null; fi
 }
 complete -o default -F _gcalign gcalign"""
-_ZSH = r"""autoload -Uz compinit && compinit
+ZSH = r"""autoload -Uz compinit && compinit
 _gcalign() {
   local -a found=(${(f)"$(gcalign completion words "${(j: :)words[1,CURRENT]}" 2>/dev/null)"})
   compadd -Q -S '' -- ${(M)found:#*[=/]}
@@ -28,52 +30,46 @@ _gcalign() {
   (( $#found )) || _files
 }
 compdef _gcalign gcalign"""
-_FISH = "complete -c gcalign -a '(gcalign completion words (commandline -cp))'"
-_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-_KEY = re.compile(r"(?<![\w.-])([a-z_]+(?:\.[a-z_]+)*)=((?:[\w-]+\|)+[\w-]+)?")
+FISH = "complete -c gcalign -a '(gcalign completion words (commandline -cp) | string unescape)'"
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
-def completion(whole: Callable[[], Parser], parser: Parser) -> Run:
-    """The arguments of `gcalign completion`, and what runs on them."""
-    parser.add_argument("shell", choices=[*_SCRIPTS, "words"], help="words: the possible last words of LINE")
-    parser.add_argument("line", nargs="?", default="", metavar="LINE", help="the line as it is typed, up to the cursor")
-
-    def run(args: argparse.Namespace) -> None:
-        print(_SCRIPTS.get(args.shell) or "\n".join(_candidates(whole(), args.line)))
-
-    return run
-
-
-def _candidates(whole: argparse.ArgumentParser, line: str) -> list[str]:
-    """What the last word of a line can become."""
-    *before, word = re.split(r"\s+", line.lstrip())[1:] or [""]
-    parser: argparse.ArgumentParser = whole
+def candidates(parser_of: Callable[[Collection[str]], Parser], line: str) -> list[str]:
+    """What the last word of a line can become, each quoted for a shell."""
+    *before, word = _words(line)[1:] or [""]
+    if before and before[0] not in COMMANDS:
+        return []
+    parser = parser_of(before[:1])
     for name in before:
-        if parser._subparsers is not None:
-            if name not in subcommands(parser):
-                return []
-            parser = subcommands(parser)[name]
+        parser = subcommands(parser).get(name, parser)
     options = [option for option in parser._option_string_actions if option.startswith("--")]
-    found = options if parser._subparsers is None else [*subcommands(parser), *options]
-    command = before[0] if before else ""
-    if command == "reproduce" and len(before) == 1:
-        found = [*suite.names(), *found]
-    if any(action.dest == "overrides" for action in parser._actions):
-        found += _words(parser.format_help(), command, word)
-    return sorted({known for known in found if known.startswith(word)})
+    known = [*subcommands(parser), *options, *_keys_or_values(parser, word)]
+    if len(before) == 1:
+        known += parser.names
+    return sorted({_quoted(each) for each in known if each.startswith(word) and each.isprintable()})
 
 
-def _words(text: str, command: str, word: str) -> list[str]:
-    """The keys that a help text names, or the values of the key that is typed."""
+def _keys_or_values(parser: Parser, word: str) -> list[str]:
     key, equals, value = word.partition("=")
-    values: dict[str, set[str]] = {}
-    for name, known in _KEY.findall(text):
-        values.setdefault(name, set()).update(known.split("|") if known else ())
     if not equals:
-        return [f"{name}=" for name in values if name != "key"]
-    known = values.get(key, set())
-    if key == "method":
-        known |= set(keys.options())
-    if key in ("run", "like") and command != "train":
-        known |= {str(path) for path in Path().glob(f"{value}*/" if value else "runs/*/")}
-    return [f"{key}={each}" for each in known]
+        return [f"{name}=" for name in parser.keys]
+    values = list(parser.keys.get(key, ()))
+    if key in ("run", "like"):
+        values += [path.rstrip("/") for path in glob.glob(f"{glob.escape(value)}*/" if value else "runs/*/")]
+    return [f"{key}={each}" for each in values]
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line as a shell reads them; the last one may lack its closing quote."""
+    for end in ("", "'", '"'):
+        try:
+            words = shlex.split(line + end)
+        except ValueError:
+            continue
+        return [*words, ""] if line.endswith(" ") and not line.endswith("\\ ") else words
+    return line.split(" ")
+
+
+def _quoted(word: str) -> str:
+    """With a backslash before what bash, zsh or fish could take for more than a letter."""
+    return re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", word)

@@ -1,4 +1,4 @@
-"""`gcalign demo`: three methods on the embedded data, with clean and with mismatched pairs, and what came of them."""
+"""`gcalign demo`: trains three methods on built-in data, with clean and with mismatched pairs, and measures them."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ class Row:
 
 
 def demo(folder: str = "runs/demo", seed: int = 0, output: str | None = None, to_json: str | None = None) -> Path:
-    """Train, probe, print the table, and write the report; what is done already is not done again."""
+    """Train, probe, print the table, and write the report; finished runs are read from their folders."""
     path = output or str(Path(folder) / "report.html")
     if output:
         files.writable("-o", output, (".html",))
     console = Console(stderr=True) if to_json == "-" else terminal.console(110)
     tasks = [("raw pixels", None), ("untrained encoder", None), *((name, noise) for noise in NOISE for name in METHODS)]
     jobs = min(JOBS, os.cpu_count() or 1)
-    console.print(f"{len(NOISE) * len(METHODS)} encoders learn from embedded data, {jobs} at a time, one thread each")
+    console.print(f"{len(NOISE) * len(METHODS)} encoders are trained on built-in data, {jobs} at a time")
     rows = []
     spawn = multiprocessing.get_context("spawn")
     # threads that wait for each other crawl beside another process; one does not
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        found = [pool.submit(_row, name, noise, folder, seed) for name, noise in tasks]
-        for (name, noise), future in zip(tasks, found, strict=True):
+        futures = [pool.submit(_row, name, noise, folder, seed) for name, noise in tasks]
+        for (name, noise), future in zip(tasks, futures, strict=True):
             with explained(
                 "a process of the demo was killed", f"the same command continues in {folder}", BrokenProcessPool
             ):
                 rows.append(row := future.result())
             took = "" if row.seconds is None else f", trained in {row.seconds:.0f} s"
-            of = name if noise is None else f"{name}, {_said(noise)} pairs"
+            of = name if noise is None else f"{name}, {_condition(noise)} pairs"
             console.print(f"{len(rows)}/{len(tasks)}  {of}: {100 * row.full:.1f} % with all labels{took}")
     console.print(terminal.fitting(_table(rows), console))
     console.print(NOTE)
@@ -98,11 +98,11 @@ def _row(name: str, noise: float | None, folder: str, seed: int) -> Row:
     begun = time.perf_counter()
     run = train(config, quiet=True)
     took = time.perf_counter() - begun if fresh else None
-    row, found = _probed(
-        name, _said(noise), [extract(load_encoder(run.path), images) for images in splits], splits, seed, took
+    row, results = _probed(
+        name, _condition(noise), [extract(load_encoder(run.path), images) for images in splits], splits, seed, took
     )
     if not any(line["kind"] == "probe" for line in run.results()):  # so that `gcalign list` and `report` have them
-        lines = [{"kind": "probe", "data": "scenes", "config": config.hash, **result.as_dict()} for result in found]
+        lines = [{"kind": "probe", "data": "scenes", "config": config.hash, **result.as_dict()} for result in results]
         with owned(run.path, wait=True):
             files.append_json_lines(run.results_file, lines)
     return row
@@ -113,7 +113,7 @@ def _config(name: str, noise: float, folder: str, seed: int) -> Config:
     return configured([f"method={name}", *SETTINGS, *own, f"pairs.noise={noise}", f"seed={seed}", f"runs={folder}"])
 
 
-def _said(noise: float) -> str:
+def _condition(noise: float) -> str:
     return "clean" if noise == 0 else f"{noise:.0%} mismatched"
 
 
@@ -123,7 +123,7 @@ def _probed(
     of = (features[0], splits[0].labels, features[1], splits[1].labels)
     few = [evaluate("few-shot", *of, seed=seed, labels=n, draws=3) for n in LABELS]
     full = evaluate("linear-fast", *of, seed=seed)
-    row = Row(name, pairs, tuple((found.accuracy, found.std or 0.0) for found in few), full.accuracy, took)
+    row = Row(name, pairs, tuple((result.accuracy, result.std or 0.0) for result in few), full.accuracy, took)
     return row, [*few, full]
 
 

@@ -62,6 +62,13 @@ def clean(folder: Path, name: str | None = None) -> None:
                 part.unlink(missing_ok=True)
 
 
+def own_folder(path: Path) -> Path:
+    """A folder inside another one that somebody may have been given: a link there is not written through."""
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, and nothing is written through it; remove it")
+    return path
+
+
 def is_alive(pid: int | str) -> bool:
     """Whether a process of this machine has this id; where that cannot be known, it may."""
     try:
@@ -175,7 +182,7 @@ def append(path: Path, data: bytes) -> None:
         try:
             written = os.write(descriptor, data)
             if written < len(data):
-                raise OSError(errno.ENOSPC, f"No space left on device: {written} of {len(data)} bytes of", str(path))
+                raise OSError(errno.ENOSPC, f"No space left on device for {len(data)} bytes", str(path))
         except OSError:
             os.ftruncate(descriptor, size)
             raise

@@ -1,4 +1,4 @@
-"""Output that a finished job does not fail on: a terminal that knows ASCII alone, a reader that has gone."""
+"""Output that does not fail a finished job: terminals that know ASCII alone, readers that are gone, narrow tables."""
 
 from __future__ import annotations
 
@@ -28,17 +28,25 @@ class Steady:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except BrokenPipeError:
-            self._give_up()
+        with self._checked():
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        try:
+        with self._checked():
             self._stream.flush()
-        except BrokenPipeError:
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
             self._give_up()
+            if self._stream is sys.__stdout__ and not isinstance(error, BrokenPipeError):
+                raise ValueError(
+                    f"standard output cannot be written ({error.strerror}); send it elsewhere, and use the same "
+                    "command again"
+                ) from error
 
     def _give_up(self) -> None:
         # as the documentation of Python's signals advises: what is left in the buffer must go somewhere at exit
@@ -133,7 +141,7 @@ def fitting(table: Table, console: Console) -> RenderableType:
     for row in zip(*cells, strict=True):
         lines.append(Text("─" * min(20, console.width), style="dim"))
         for column, cell in zip(table.columns, row, strict=True):
-            said = cell if isinstance(cell, Text) else Text(str(cell))
-            if said.plain:
-                lines.append(Text.assemble((f"{column.header}: " if str(column.header) else "", "bold"), said))
+            text = cell if isinstance(cell, Text) else Text(str(cell))
+            if text.plain:
+                lines.append(Text.assemble((f"{column.header}: " if str(column.header) else "", "bold"), text))
     return Group(*lines)

@@ -40,23 +40,28 @@ def printable(text: object) -> str:
 
 
 def brief(error: BaseException) -> str:
-    """What another library says, in a line."""
-    said = " ".join(str(error).split())[:1000] or type(error).__name__
-    return f"no {said}" if isinstance(error, KeyError) else said
+    """The message of another library in one line."""
+    message = " ".join(str(error).split())[:1000] or type(error).__name__
+    return f"no {message}" if isinstance(error, KeyError) else message
 
 
-def said(error: BaseException) -> str:
-    """What ended a command, with what to do where Python or the system gives no more than the fact."""
+def explanation(error: BaseException) -> str:
+    """The message of the error that ended a command, with a remedy where Python or the system gives none."""
+    if isinstance(error, ModuleNotFoundError):
+        return missing(error)
     if isinstance(error, OSError) and error.errno in FULL:
-        return f"{error}; nothing was changed: make room, and use the same command again"
+        file = f"{error.filename}: " if error.filename else ""
+        return f"{file}{error.strerror}; the file is as it was before: make room, and use the same command again"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}; check the name and the permissions, or choose another path"
+    if isinstance(error, TypeError):  # perhaps a mistake of ours
+        return f"{error} (--debug shows where)"
     return str(error) or "not enough memory; try a smaller batch_size= or data.size="
 
 
 @contextmanager
 def explained(what: str, remedy: str, *errors: type[BaseException]) -> Iterator[None]:
-    """Within, such an error becomes one that says what failed, why, and what to do."""
+    """Inside, such an error becomes a ValueError with what failed, why, and the remedy."""
     try:
         yield
     except errors as error:

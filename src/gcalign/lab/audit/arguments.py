@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 
-from gcalign.lab.commands import json_path
+from gcalign.lab.commands import Parser, Run, json_path
 
 
-def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], None]:
+def declare(parser: Parser) -> Run:
     """Add the arguments; return what runs on them."""
+    parser.keys |= dict.fromkeys(("run", "folds", "views", "encoder", "data.root"), ())
     add, by_size = parser.add_argument, "(default: depends on the number of pairs)"
     add(
         "overrides",

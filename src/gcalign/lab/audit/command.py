@@ -51,36 +51,38 @@ def audit(args: argparse.Namespace) -> None:
         print(f"note: {WARNING}", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("score", "eps", "relax", "batch", "passes", "seed")}
     try:
-        found = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
+        result = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
     except (ValueError, TypeError) as error:
         raise ValueError(_named(str(error), args.overrides)) from error
-    text = "" if page is None else _page(found, subject, args.worst)  # made before the first file is written
-    write_table(table, found, subject.names)
+    text = "" if page is None else _page(result, subject, args.worst)  # made before the first file is written
+    write_table(table, result, subject.names)
     if page is not None:
         files.write(page, text)
     if weights is not None:
-        write_weights(weights, found)
+        write_weights(weights, result)
     wrong = subject.wrong
-    known = None if wrong is None or not bool(wrong.any()) else _known(found, wrong)
+    known = None if wrong is None or not bool(wrong.any()) else _known(result, wrong)
     written = [str(path) for path in (table, page, weights) if path is not None]
 
     def content() -> dict[str, Any]:
-        worst = rows(found, subject.names, args.worst)
-        return {"summary": found.summary(), "known": known, "worst": worst, "written": written}
+        worst = rows(result, subject.names, args.worst)
+        return {"summary": result.summary(), "known": known, "worst": worst, "written": written}
 
-    output(content, args.json, lambda: _show(found, subject.names, known, written))
+    output(content, args.json, lambda: _show(result, subject.names, known, written))
 
 
-def _show(found: Audit, names: Sequence[str] | None, known: dict[str, float | None] | None, written: list[str]) -> None:
+def _show(
+    result: Audit, names: Sequence[str] | None, known: dict[str, float | None] | None, written: list[str]
+) -> None:
     """Summary, the worst pairs, how many known mismatches were found, and the files."""
     from rich.table import Table
     from rich.text import Text
 
-    summary, _, _ = repr(found).partition("\n    pair")
+    summary, _, _ = repr(result).partition("\n    pair")
     table = Table()
     for heading in HEADINGS.values():
         table.add_column(heading, justify="right")
-    for row in rows(found, names, worst=5):
+    for row in rows(result, names, worst=5):
         cells = (row[name] for name in HEADINGS)
         table.add_row(*(Text(f"{x:.3f}" if isinstance(x, float) else printable(x)) for x in cells))
     to = console(100)
@@ -120,12 +122,12 @@ def _of_files(args: argparse.Namespace) -> AuditedPairs:
     )
 
 
-def _named(said: str, inputs: Sequence[str]) -> str:
+def _named(message: str, inputs: Sequence[str]) -> str:
     """What is wrong with a side, by the name of its file."""
     for side, name in zip("ab", inputs, strict=False):
-        if said.startswith((f"{side}[", f"{side} of dtype")):
-            return f"{name}{said[1:]}"
-    return said
+        if message.startswith((f"{side}[", f"{side} of dtype")):
+            return f"{name}{message[1:]}"
+    return message
 
 
 def _of_run(args: argparse.Namespace, shown: bool) -> AuditedPairs:
@@ -138,22 +140,22 @@ def _of_run(args: argparse.Namespace, shown: bool) -> AuditedPairs:
     return crossfitted(words, progress=shown)
 
 
-def _known(found: Audit, wrong: torch.Tensor) -> dict[str, float | None]:
+def _known(result: Audit, wrong: torch.Tensor) -> dict[str, float | None]:
     """How well mismatches that were made on purpose were found."""
-    flagged = wrong[found.flagged]
+    flagged = wrong[result.flagged]
     return {
         "share": float(wrong.double().mean()),
-        "auroc": float(separation(found.suspicion[wrong], found.suspicion[~wrong])) if not bool(wrong.all()) else 0.5,
+        "auroc": float(separation(result.suspicion[wrong], result.suspicion[~wrong])) if not bool(wrong.all()) else 0.5,
         "precision": float(flagged.double().mean()) if len(flagged) else None,
-        "recall": float(found.flagged[wrong].double().mean()),
+        "recall": float(result.flagged[wrong].double().mean()),
     }
 
 
-def _page(found: Audit, subject: AuditedPairs, worst: int) -> str:
+def _page(result: Audit, subject: AuditedPairs, worst: int) -> str:
     from gcalign.lab.audit.page import rendered
 
     return rendered(
-        found,
+        result,
         subject.title,
         names=subject.names,
         first=subject.first,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gcalign.errors import count
+from gcalign.lab import files
 from gcalign.lab.audit.inputs import AuditedPairs
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.paired import PairedData, PairedSide
@@ -20,9 +21,9 @@ from gcalign.lab.models import Factory
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.pair_module import encoder_names
-from gcalign.lab.training.pair_rules import encoders_of
 from gcalign.lab.training.pair_runs import builds_of, load_encoders, pairs_of
 from gcalign.lab.training.pair_stream import partners
+from gcalign.lab.training.rules import encoders_of
 from gcalign.lab.training.runs import Run, factory_of, load_whole
 from gcalign.lab.training.stream import mismatched, seed_of
 from gcalign.lab.training.train import images_of, train
@@ -121,7 +122,9 @@ def folded(
     for k in range(folds):
         if progress:
             print(f"fold {k + 1} of {folds}", file=sys.stderr, flush=True)
-        part = dataclasses.replace(config, name=f"fold{k + 1}of{folds}", runs=str(run.path / "audit"), knn_every=0)
+        runs = files.own_folder(run.path / "audit")
+        part = dataclasses.replace(config, name=f"fold{k + 1}of{folds}", runs=str(runs), knn_every=0)
+        files.own_folder(runs / part.folder)
         members = (fold != k).nonzero().flatten()
         trained = train(part, members=members, quiet=not progress, announce=False, **known)
         mine = (fold == k).nonzero().flatten()

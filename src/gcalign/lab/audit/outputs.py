@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 
 from gcalign.auditing.result import Audit
 from gcalign.lab import files
+from gcalign.lab.words import printable
 
 TABLES = (".csv", ".json", ".parquet")
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
 def checked(option: str, path: str | None, suffixes: Sequence[str]) -> Path | None:
@@ -43,10 +46,7 @@ def write_table(path: Path, audit: Audit, names: Sequence[str] | None) -> None:
         text = io.StringIO(newline="")
         writer = csv.writer(text)
         writer.writerow(table)
-        rounded = (
-            [f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in zip(*table.values(), strict=True)
-        )
-        writer.writerows(rounded)
+        writer.writerows([_cell(x) for x in row] for row in zip(*table.values(), strict=True))
         files.write(path, text.getvalue())
     elif path.suffix == ".json":
         content = {"summary": audit.summary(), "pairs": rows(audit, names)}
@@ -59,6 +59,16 @@ def write_table(path: Path, audit: Audit, names: Sequence[str] | None) -> None:
         buffer = pa.BufferOutputStream()
         pq.write_table(pa.table(table).replace_schema_metadata(about), buffer)
         files.write(path, buffer.getvalue().to_pybytes())
+
+
+def _cell(value: Any) -> Any:
+    """Numbers rounded, names as text: a spreadsheet would run one that begins like a formula, a terminal an ESC."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if not isinstance(value, str) or NUMBER.fullmatch(value):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def write_weights(path: Path, audit: Audit) -> None:

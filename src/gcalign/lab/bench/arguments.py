@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gcalign.lab.commands import json_path
+from gcalign.lab.commands import Parser, Run, add_subcommand, json_path
 
 Options = dict[str, Any]
 
@@ -24,16 +23,15 @@ class What:
     large: tuple[str, Options] | None = None  # the help of --large, and what it changes
 
 
-_GRID = {"n": [4096, 1024, 256], "dim": [128, 512], "eps": [0.5, 0.1, 0.05], "repeats": 7}
 WHAT = {
     "losses": What(
         "forward plus backward of each loss against eager InfoNCE and installed peers",
         "gcalign bench losses --n 4096 --dim 128 --eps 0.5 0.1 --repeats 7 --json losses.json",
-        _GRID,
+        {"n": [4096, 1024, 256], "dim": [128, 512], "eps": [0.5, 0.1, 0.05], "repeats": 7},
         {"n": [64], "dim": [16], "eps": [0.5], "repeats": 2},
     ),
     "launches": What(
-        "torch operations and host waits of one step of each loss, and an estimate of their time on a GPU",
+        "torch operations and host waits of one step of each loss",
         "gcalign bench launches --n 256 --eps 0.1 --json launches.json",
         {"n": [256, 1024, 4096], "dim": 128, "eps": [0.5, 0.1], "iterations": 10},
         {"n": [64], "dim": 16, "eps": [0.5], "iterations": 10},
@@ -51,19 +49,6 @@ WHAT = {
         {"n": [256], "dim": 16, "eps": 0.5, "names": ["eager InfoNCE", "GCA-INCE"]},
         ("streaming at n = 65,536 too; takes minutes", {"large": [65_536]}),
     ),
-    "scaling": What(
-        "time and memory of the streaming losses against n, with exponents and a plot",
-        "gcalign bench scaling --large --plot scaling.png --json scaling.json",
-        {"n": [1024, 2048, 4096, 8192], "dim": 128, "eps": 0.1, "repeats": 3},
-        {"n": [64, 128], "dim": 16, "eps": 0.5, "repeats": 1},
-        ("up to n = 32,768; takes minutes", {"n": [1024, 2048, 4096, 8192, 16_384, 32_768]}),
-    ),
-    "data": What(
-        "views per second against Pillow, and where a training step goes",
-        "gcalign bench data --json data.json",
-        {"repeats": 5},
-        {"repeats": 1, "images": 128, "batch": 4},
-    ),
     "audit": What(
         "audit of many pairs: time, memory, and what batches of the plan lose in AUROC",
         "gcalign bench audit --large --json audit.json",
@@ -71,29 +56,16 @@ WHAT = {
         {"n": [300], "dim": 16},
         ("100,000 pairs too; takes an hour", {"n": [8192, 100_000]}),
     ),
-    "distributed": What(
-        "one joined batch on 1 to 4 gloo processes against one process",
-        "gcalign bench distributed --ranks 1 2 4 --n 4096 --json distributed.json",
-        {"ranks": [1, 2, 3, 4], "n": 4096, "dim": 128, "eps": 0.1, "repeats": 6},
-        {"ranks": [1, 2], "n": 64, "dim": 16, "eps": 0.5, "repeats": 1},
-    ),
 }
 DEFAULT = ("losses", "solvers")
 
 
-def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], None]:
+def declare(parser: Parser) -> Run:
     """Add the measurements as subcommands; return what runs on the arguments."""
     _common(parser, {"json": None, "quick": False, "threads": None, "seed": 0, "what": None})
     subparsers = parser.add_subparsers(title=f"what (default: {' and '.join(DEFAULT)})", metavar="WHAT", dest="what")
     for name, what in WHAT.items():
-        sub = subparsers.add_parser(
-            name,
-            help=what.does,
-            description=f"{what.does[0].upper()}{what.does[1:]}.",
-            epilog=f"example:\n  {what.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        sub = add_subcommand(subparsers, name, what.does, what.example)
         _own(sub, what)
         _common(sub, {})
 
@@ -101,8 +73,7 @@ def declare(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], N
         from gcalign.lab.bench.command import bench
 
         names = DEFAULT if args.what is None else (args.what,)
-        plot = getattr(args, "plot", None)
-        bench({name: chosen(name, args) for name in names}, args.threads, args.json, plot)
+        bench({name: chosen(name, args) for name in names}, args.threads, args.json)
 
     return run
 
@@ -123,19 +94,15 @@ def _own(parser: argparse.ArgumentParser, what: What) -> None:
         "eps": (amount, "ε", "temperature of the kernel exp(−C/ε)"),
         "iterations": (size, "I", "maximum number of iterations of a plan"),
         "tol": (amount, "T", "marginal error to reach, of the mass"),
-        "ranks": (size, "R", "numbers of processes; one is always among them"),
         "repeats": (size, "K", "number of timed runs of each; the median is shown"),
     }
     for key, value in what.full.items():
         kind, letter, text = words[key]
-        many = isinstance(value, list)
+        many: dict[str, Any] = {"nargs": "+"} if isinstance(value, list) else {}
         shown = " ".join(map(str, value)) if isinstance(value, list) else value
-        more: dict[str, Any] = {"nargs": "+"} if many else {}
-        parser.add_argument(f"--{key}", type=kind, metavar=letter, help=f"{text} (default: {shown})", **more)
+        parser.add_argument(f"--{key}", type=kind, metavar=letter, help=f"{text} (default: {shown})", **many)
     if what.large:
         parser.add_argument("--large", action="store_true", help=what.large[0])
-    if what is WHAT["scaling"]:
-        parser.add_argument("--plot", metavar="PATH", help="file for a plot of both against n: .png, .svg or .pdf")
 
 
 def _common(parser: argparse.ArgumentParser, defaults: Options) -> None:
@@ -144,12 +111,8 @@ def _common(parser: argparse.ArgumentParser, defaults: Options) -> None:
     def add(flag: str, **how: Any) -> None:
         parser.add_argument(f"--{flag}", default=defaults.get(flag, argparse.SUPPRESS), **how)
 
-    add(
-        "json",
-        type=json_path,
-        metavar="PATH",
-        help="write the results to this JSON file; - writes only JSON to standard output",
-    )
+    to_json = "write the results to this JSON file; - writes only JSON to standard output"
+    add("json", type=json_path, metavar="PATH", help=to_json)
     add("quick", action="store_true", help="run a tiny version, only to see that it works")
     add("threads", type=size, metavar="N", help="number of threads of torch (default: chosen by torch)")
     add("seed", type=int, metavar="N", help="random seed of the embeddings (default: 0)")

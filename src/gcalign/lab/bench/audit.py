@@ -40,10 +40,10 @@ def bench_audit(*, n: Sequence[int], dim: int, seed: int, progress: Progress) ->
         a, b, wrong = _pairs(size, dim, kind, seed)
         cell: list[Row] = []
         for name, options in progress.over(_ways(size), lambda way: way[0]):
-            found, seconds, extra = measured(partial(audit, a, b, seed=seed, **options))
-            row = {"n": size, "dim": dim, "wrong": kind, "name": name, "share": found.share, "seconds": seconds}
-            told = separation(found.suspicion[wrong], found.suspicion[~wrong])
-            cell.append(row | {"auroc": told, "megabytes": extra / 1e6})
+            result, seconds, extra = measured(partial(audit, a, b, seed=seed, **options))
+            row = {"n": size, "dim": dim, "wrong": kind, "name": name, "share": result.share, "seconds": seconds}
+            auroc = separation(result.suspicion[wrong], result.suspicion[~wrong])
+            cell.append(row | {"auroc": auroc, "megabytes": extra / 1e6})
         best = max(row["auroc"] for row in cell if row["name"] != "cosine")
         rows += [row | {"loss": best - row["auroc"]} for row in cell]
     targets = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,8 +36,6 @@ FREE = frozenset([
     "is_nonzero", "diagonal", "narrow", "unsafe_split", "split_with_sizes", "result_type", "contiguous", "new_empty",
     "set_",
 ])  # fmt: skip
-# these do nothing for real numbers. They are counted, in place of the product that calls them, but do none of its work
-IDLE = frozenset(("resolve_conj", "resolve_neg"))
 WAITS = frozenset(("_local_scalar_dense", "nonzero"))
 # n, D, ε, method, most operations, most waits; at ten iterations
 GOALS = (
@@ -48,11 +45,6 @@ GOALS = (
     (256, 128, 0.1, "gca-uot", 400, 3),
     (256, 128, 0.1, "gca-rince", 400, 2),
 )
-# --- what a step would take on a GPU, on paper
-LAUNCH, WAIT = 5e-6, 15e-6  # seconds of the host for one launch; seconds that one wait leaves the device idle
-FLOPS, BANDWIDTH = 19.5e12, 1.5e12  # an A100: float32 operations and bytes of memory a second
-A100 = "5 µs a launch, 15 µs a wait, 19.5 TFLOP/s, 1.5 TB/s (A100, float32)"
-_PRODUCTS = {"mm": 0, "mv": 0, "addmm": 1, "addmm_": 1, "addmv": 1, "addmv_": 1}  # and where the matrix stands
 COLUMNS = table.columns(
     *("n", "eps", "name"),
     ("operations", "operations", table.whole),
@@ -62,66 +54,11 @@ COLUMNS = table.columns(
 )
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.2f}"
-
-
-ESTIMATE_COLUMNS = table.columns(
-    *("n", "eps", "name"),
-    ("launching", "launches, ms", _milliseconds),
-    ("waiting", "waits, ms", _milliseconds),
-    ("gigaflops", "GFLOP", "{:.2g}".format),
-    ("megabytes", "MB moved", table.whole),
-    ("device", "device, ms", _milliseconds),
-    ("estimate", "estimate, ms", _milliseconds),
-    ("estimate_against_eager", "/ eager", table.ratio),
-)
-
-
-class Work(NamedTuple):
-    """Of one operation of torch: its floating-point operations, and the bytes it reads and writes (float32)."""
-
-    name: str
-    flops: int
-    bytes: int
-
-    @staticmethod
-    def of(name: str, shapes: Sequence[Sequence[int]]) -> Work:
-        """From the shapes of its inputs. What is written is as large as the largest input; of a sum it is less."""
-        known = [list(shape) for shape in shapes if shape]
-        if name in _PRODUCTS:
-            matrix, other = known[_PRODUCTS[name] :][:2]
-            columns = other[1] if len(other) == 2 else 1
-            moved = math.prod(matrix) + math.prod(other) + matrix[0] * columns
-            return Work(name, 2 * math.prod(matrix) * columns, 4 * moved)
-        sizes = [math.prod(shape) for shape in known] or [1]
-        return Work(name, max(sizes), 4 * (sum(sizes) + max(sizes)))
-
-    @property
-    def seconds(self) -> float:
-        """On the device, whichever is slower: arithmetic or memory."""
-        return max(self.flops / FLOPS, self.bytes / BANDWIDTH)
-
-
-def estimated(operations: int, waits: int, work: Sequence[Work]) -> Row:
-    """A step takes as long as the host launches or the device works, whichever is longer, and its waits."""
-    launching, device = LAUNCH * operations, sum(part.seconds for part in work)
-    return {
-        "launching": launching,
-        "waiting": WAIT * waits,
-        "gigaflops": sum(part.flops for part in work) / 1e9,
-        "megabytes": sum(part.bytes for part in work) / 1e6,
-        "device": device,
-        "estimate": max(launching, device) + WAIT * waits,
-    }
-
-
 class Launches(NamedTuple):
     """What one step asks of the device."""
 
     operations: int
     waits: int
-    work: tuple[Work, ...]  # of each operation that does some
 
 
 def bench_launches(
@@ -137,22 +74,18 @@ def bench_launches(
             rows.append({"n": size, "dim": dim, "eps": e, "name": name, **_figures(loss, z1, z2)})
             eager = rows[-1 - list(losses).index(name)]
             rows[-1]["against_eager"] = rows[-1]["operations"] / eager["operations"]
-            rows[-1]["estimate_against_eager"] = rows[-1]["estimate"] / eager["estimate"]
     return BenchResult(
         f"torch operations and host waits of one forward and backward pass, {WORDS}, D = {dim}, at most {iterations} "
         "iterations; by the profiler, inside gcalign's operator too, with blocks as large as on a GPU",
-        [
-            BenchTable("launches", "operations and waits of one step", COLUMNS, rows),
-            BenchTable("estimate", f"the same on paper: {A100}", ESTIMATE_COLUMNS, rows),
-        ],
+        [BenchTable("launches", "operations and waits of one step", COLUMNS, rows)],
         _goals(rows, iterations),
         ["views and allocations are no operations; nothing was run on a GPU"],
     )
 
 
 def _figures(loss: Loss, z1: Tensor, z2: Tensor) -> Row:
-    found = launches(partial(backward, loss, z1, z2))
-    row: Row = {"operations": found.operations, "waits": found.waits, **estimated(*found)}
+    counts = launches(partial(backward, loss, z1, z2))
+    row: Row = {"operations": counts.operations, "waits": counts.waits}
     if isinstance(loss, Alignment):
         row |= {"iterations": _iterations(loss, z1, z2), "gradient": loss.explain(z1, z2).mode}
     return row
@@ -178,13 +111,12 @@ def launches(step: Callable[[], object]) -> Launches:
     # blocks as large as on a GPU: on a CPU they are cut to fit its cache, and each would count
     with patch.dict(blocked.BLOCK_ENTRIES, cpu=blocked.ELSEWHERE):
         step()
-        with _lists() as lists, profile(use_kineto=False, record_shapes=True) as seen:
+        with _lists() as lists, profile(use_kineto=False) as seen:
             step()
     events = [event for event in seen.function_events if event.name.startswith("aten::")]
     return Launches(
-        sum(_counts(event, FREE) for event in events),
+        sum(map(_counts, events)),
         len(lists) + sum(_name(event) in WAITS for event in events),
-        tuple(Work.of(_name(e), e.input_shapes) for e in events if _counts(e, FREE | IDLE)),
     )
 
 
@@ -192,24 +124,24 @@ def _name(event: Any) -> str:
     return str(event.name).removeprefix("aten::")
 
 
-def _counts(event: Any, free: frozenset[str]) -> bool:
+def _counts(event: Any) -> bool:
     """Whether an operation is not free and calls no other that is not."""
     inner = (child for child in event.cpu_children if child.name.startswith("aten::"))
-    return _name(event) not in free and all(_name(child) in free for child in inner)
+    return _name(event) not in FREE and all(_name(child) in FREE for child in inner)
 
 
 @contextmanager
 def _lists() -> Iterator[list[int]]:
     """One entry for each `Tensor.tolist`, a wait that the profiler does not see."""
-    found: list[int] = []
+    calls: list[int] = []
     plain = torch.Tensor.tolist
 
     def tolist(x: Tensor) -> Any:
-        found.append(1)
+        calls.append(1)
         return plain(x)
 
     with patch.object(torch.Tensor, "tolist", tolist):
-        yield found
+        yield calls
 
 
 def _goals(rows: Sequence[Row], iterations: int) -> list[BenchTarget]:

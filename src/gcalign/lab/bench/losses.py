@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -18,10 +17,9 @@ from gcalign.lab.bench.batches import WORDS, eager_info_nce, pairs
 from gcalign.lab.bench.peers import Loss
 from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
 from gcalign.lab.terminal import Progress
-from gcalign.lab.timing import interleaved, median_seconds
+from gcalign.lab.timing import interleaved
 from gcalign.methods import method
 from gcalign.plan import Plan
-from gcalign.transport.operators.blocked import BLOCK_ENTRIES
 
 EAGER, INCE, GCA_INCE, GCA_UOT = "eager InfoNCE", "INCE", "GCA-INCE", "GCA-UOT"
 GCA_RINCE = "GCA-RINCE, truncated at 10"
@@ -58,17 +56,12 @@ TARGETS = (
 )
 COLUMNS = table.columns(
     *("n", "dim", "eps", "name", "seconds"),
-    ("least", "least", table.milliseconds),
-    ("most", "most", table.milliseconds),
+    ("iqr", "± iqr", table.milliseconds),
     "against_eager",
     ("against_ince", "/ INCE", table.ratio),
-    ("of_limit", "of limit", table.ratio),
     "iterations",
     ("converged", "converged", lambda reached: "yes" if reached else "no"),
     ("error", "error / ‖P − T‖", table.error),
-)
-LIMIT_COLUMNS = table.columns(
-    *("n", "dim"), ("what", "by itself", str), "seconds", ("rate", "rate", table.ratio), ("unit", "", str)
 )
 
 
@@ -78,9 +71,8 @@ def bench_losses(
     """Time every loss at every n, D and ε."""
     rows: list[Row] = []
     cells = list(product(n, dim, eps))
-    allowed = {(size, d): limits(size, d, repeats) for size, d in product(n, dim)}
     for cell in progress.over(cells, lambda c: f"n = {c[0]}, D = {c[1]}, ε = {c[2]:g}"):
-        rows += _cell(*cell, repeats, seed, allowed[cell[:2]], progress)
+        rows += _cell(*cell, repeats, seed, progress)
     notes = [p.peer.missing for p in peers.LOSSES if not p.peer.installed]
     notes += [
         f"{p.name}: not run above n = {p.largest:,}, where its matrices no longer fit"
@@ -90,39 +82,33 @@ def bench_losses(
     return BenchResult(
         f"forward plus backward to the embeddings, {WORDS}, exact gradients, tol = {TOL:g} of ‖P − T‖₁; medians, "
         "contestants taking turns",
-        [
-            BenchTable("losses", "losses against eager InfoNCE", COLUMNS, rows),
-            BenchTable(
-                "limits", "what the machine allows", LIMIT_COLUMNS, [r for x in allowed.values() for r in x.rows()]
-            ),
-        ],
+        [BenchTable("losses", "losses against eager InfoNCE", COLUMNS, rows)],
         _targets(rows),
         notes,
         {"tol": TOL},
     )
 
 
-def _cell(n: int, dim: int, eps: float, repeats: int, seed: int, allowed: Limits, progress: Progress) -> list[Row]:
+def _cell(n: int, dim: int, eps: float, repeats: int, seed: int, progress: Progress) -> list[Row]:
     z1, z2 = pairs(n, dim, seed)
     losses = contestants(n, eps)
     times = interleaved({name: partial(backward, f, z1, z2) for name, f in losses.items()}, repeats, progress)
     rows = []
     for name, loss in losses.items():
-        row: Row = {"n": n, "dim": dim, "eps": eps, "name": name, **times[name].figures()}
+        row: Row = {"n": n, "dim": dim, "eps": eps, "name": name, **table.figures(times[name])}
         row["against_eager"] = times[name].median / times[EAGER].median
         row["against_ince"] = times[name].median / times[INCE].median
         if isinstance(loss, Alignment):
             row |= solved(loss, z1, z2)
-            row["of_limit"] = allowed.floor(row["iterations"]) / row["seconds"]
         rows.append(row)
     return rows
 
 
 def contestants(n: int, eps: float) -> dict[str, Loss]:
     """The baseline, our losses, and what peers are installed and can run at this n."""
-    found: dict[str, Loss] = {EAGER: partial(eager_info_nce, eps=eps)}
-    found |= {name: method(called, eps=eps, **options) for name, (called, options) in OURS.items()}
-    return found | {p.name: p.make(eps) for p in peers.LOSSES if p.peer.installed and n <= p.largest}
+    losses: dict[str, Loss] = {EAGER: partial(eager_info_nce, eps=eps)}
+    losses |= {name: method(called, eps=eps, **options) for name, (called, options) in OURS.items()}
+    return losses | {p.name: p.make(eps) for p in peers.LOSSES if p.peer.installed and n <= p.largest}
 
 
 def backward(loss: Loss, z1: Tensor, z2: Tensor) -> None:
@@ -134,12 +120,12 @@ def backward(loss: Loss, z1: Tensor, z2: Tensor) -> None:
 def solved(criterion: Alignment, z1: Tensor, z2: Tensor) -> Row:
     """How the plan was reached and, where both marginals are hard, its ‖P1 − μ‖₁ + ‖Pᵀ1 − ν‖₁ over ‖P − T‖₁."""
     plan = criterion.plan(z1, z2)
-    found: Row = {"iterations": plan.iterations, "converged": plan.converged}
+    row: Row = {"iterations": plan.iterations, "converged": plan.converged}
     hard = [c for c in criterion.constraints if isinstance(c, (Rows, Columns)) and isinstance(c.h, Hard)]
     if len(hard) == 2:
         missed = plan.row_error * plan.mu.sum() + plan.column_error * plan.nu.sum()
-        found["error"] = (missed / _distance(plan)).item()
-    return found
+        row["error"] = (missed / _distance(plan)).item()
+    return row
 
 
 def _distance(plan: Plan) -> Tensor:
@@ -160,59 +146,3 @@ def _targets(rows: Sequence[Row]) -> list[BenchTarget]:
         value = None if row is None else row["against_eager" if baseline == EAGER else "against_ince"]
         targets.append(BenchTarget(f"{name} / {baseline}, n = {n}, D = {dim}, ε = {eps:g}", "≤", most, value))
     return targets
-
-
-# --- what the machine allows: products, exponentials and reads of the sizes a loss needs, by themselves -------------
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds of each part on an n × n kernel of D-dimensional embeddings."""
-
-    n: int
-    dim: int
-    products: float  # K = φ ψᵀ, K ψ and Kᵀ φ
-    exponentials: float  # of n² numbers in the cache
-    read: float  # of n² numbers from memory, by a matrix–vector product
-
-    def floor(self, sweeps: int) -> float:
-        """No loss with exact gradients by such parts is faster: every product, one exponential an entry, every sweep
-        but the first, which meets each block while it is made, a read."""
-        return self.products + self.exponentials + self.read * max(0, sweeps - 1)
-
-    def rows(self) -> list[Row]:
-        entries = self.n * self.n
-        parts = (
-            ("three matrix products", self.products, 6 * entries * self.dim / 1e9, "GFLOP/s"),
-            ("exponentials, in the cache", self.exponentials, entries / 1e9, "G/s"),
-            ("a read, by a matrix–vector product", self.read, 4 * entries / 1e9, "GB/s"),
-        )
-        return [
-            {"n": self.n, "dim": self.dim, "what": what, "seconds": s, "rate": amount / s, "unit": unit}
-            for what, s, amount, unit in parts
-        ]
-
-
-def limits(n: int, dim: int, repeats: int) -> Limits:
-    """Medians on this machine, with torch's own threads."""
-    x, y = torch.randn(n, dim), torch.empty(n, dim)
-    k, v, w = torch.zeros(n, n), torch.ones(n), torch.empty(n)
-    block = torch.zeros(max(1, min(n, BLOCK_ENTRIES["cpu"] // n)), n)
-    out = torch.empty_like(block)
-
-    def products() -> None:
-        torch.mm(x, x.T, out=k)
-        torch.mm(k, x, out=y)
-        torch.mm(k.T, x, out=y)
-
-    def exponentials() -> None:
-        for start in range(0, n, len(block)):
-            torch.exp(block[: n - start], out=out[: n - start])
-
-    return Limits(
-        n,
-        dim,
-        median_seconds(products, repeats),
-        median_seconds(exponentials, repeats),
-        median_seconds(lambda: torch.mv(k, v, out=w), repeats),
-    )

@@ -11,13 +11,12 @@ import torch
 
 
 def machine() -> dict[str, Any]:
-    """CPU, cores, threads, memory and versions; `load` is how many processes were running before the first figure."""
+    """CPU, cores, threads and versions; `load` is how many processes were running before the first figure."""
     return {
         "cpu": _cpu(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gb": _memory_gb(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -25,18 +24,17 @@ def machine() -> dict[str, Any]:
     }
 
 
-def described(found: dict[str, Any]) -> str:
+def described(about: dict[str, Any]) -> str:
     """The same in one line."""
-    memory = "" if found["memory_gb"] is None else f", {found['memory_gb']:g} GB"
     return (
-        f"{found['cpu']} ({found['capability']}), cores: {found['cores']}, threads: {found['threads']}{memory}, "
-        f"{found['system']}, Python {found['python']}, torch {found['torch']}"
+        f"{about['cpu']} ({about['capability']}), cores: {about['cores']}, threads: {about['threads']}, "
+        f"{about['system']}, Python {about['python']}, torch {about['torch']}"
     )
 
 
-def busy(found: dict[str, Any]) -> str | None:
+def busy(about: dict[str, Any]) -> str | None:
     """A warning where other processes were running."""
-    load, cores = found["load"], found["cores"] or 1
+    load, cores = about["load"], about["cores"] or 1
     if load is None or load <= 0.3 * cores:
         return None
     return f"load {load:g} on {cores} cores before the first figure: others were running, so trust ratios, not seconds"
@@ -44,15 +42,6 @@ def busy(found: dict[str, Any]) -> str | None:
 
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (AttributeError, OSError, ValueError):  # no sysconf on Windows
-        return None
+    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

@@ -46,8 +46,8 @@ def bench_memory(
     dense: list[Row] = []
     for size, name in progress.over([(s, k) for s in n for k in chosen], lambda c: f"n = {c[0]}, {c[1]}"):
         called, chosen_options = chosen[name]
-        found = probed({"method": called, "options": chosen_options, "n": size, **common})
-        dense.append(_row(name, size, eps, found) | {"matrices": found["extra_bytes"] / (4 * size * size)})
+        measured = probed({"method": called, "options": chosen_options, "n": size, **common})
+        dense.append(_row(name, size, eps, measured) | {"matrices": measured["extra_bytes"] / (4 * size * size)})
     streaming = _streaming(large, common, progress)
     notes = [] if large else [f"streaming at n = {LARGE:,} takes minutes; measure it with --large"]
     sheets = [BenchTable("dense", "dense: extra memory of forward plus backward", DENSE_COLUMNS, dense)]
@@ -67,15 +67,15 @@ def _streaming(large: Sequence[int], common: Row, progress: Progress) -> list[Ro
     rows: list[Row] = []
     cells = [(size, *entry) for size in large for entry in STREAMING]
     for size, name, called, chosen in progress.over(cells, lambda c: f"n = {c[0]}, {c[1]}"):
-        found = probed({"method": called, "options": chosen, "n": size, **common})
-        row = _row(name, size, common["eps"], found) | {"seconds": found["seconds"]}
+        measured = probed({"method": called, "options": chosen, "n": size, **common})
+        row = _row(name, size, common["eps"], measured) | {"seconds": measured["seconds"]}
         base = row if name == STREAMED else next(r for r in rows if r["n"] == size and r["name"] == STREAMED)
         rows.append(row | {"against_ince": row["seconds"] / base["seconds"]})
     return rows
 
 
-def _row(name: str, n: int, eps: float, found: Row) -> Row:
-    return {"n": n, "eps": eps, "name": name, "megabytes": found["extra_bytes"] / 1e6}
+def _row(name: str, n: int, eps: float, measured: Row) -> Row:
+    return {"n": n, "eps": eps, "name": name, "megabytes": measured["extra_bytes"] / 1e6}
 
 
 def _targets(dense: Sequence[Row], streaming: Sequence[Row]) -> list[BenchTarget]:

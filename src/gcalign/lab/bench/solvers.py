@@ -91,12 +91,12 @@ def _cell(n: int, dim: int, eps: float, tol: float, repeats: int, seed: int, pro
             steps, reached = geomloss_iterations(x, y, eps, tol)
             jobs[GEOMLOSS] = lambda: peers.geomloss(x, y, eps, iterations=steps)
             seen[GEOMLOSS] = (f"{steps} iterations", reached)
-        times = interleaved(jobs, repeats, progress, warm=(OURS, POT, POT_LOG, GEOMLOSS))
+        times = interleaved(jobs, repeats, progress)
     if kept:
         seen[POT_LOG] = (seen[POT_LOG][0], marginal_error(kept[-1], 1))
     base = times[OURS].median
     return [
-        {"n": n, "eps": eps, "name": name, "setting": setting, **times[name].figures()}
+        {"n": n, "eps": eps, "name": name, "setting": setting, **table.figures(times[name])}
         | {"slower": times[name].median / base, "error": reached}
         for name, (setting, reached) in seen.items()
     ]
@@ -113,11 +113,11 @@ def pot_threshold(matrix: Tensor, eps: float, tol: float) -> tuple[float, float]
     """The loosest `stopThr` found that reaches `tol`, with the error reached: POT's rule is in ‖·‖₂, ours in ‖·‖₁."""
     stop = 4 * tol / len(matrix) ** 0.5
     for _ in range(8):
-        found = marginal_error(peers.pot(matrix, eps, stop=stop, iterations=MOST_ITERATIONS, method="sinkhorn"), 1)
-        if found <= tol:
+        reached = marginal_error(peers.pot(matrix, eps, stop=stop, iterations=MOST_ITERATIONS, method="sinkhorn"), 1)
+        if reached <= tol:
             break
-        stop *= 0.9 * tol / found
-    return stop, found
+        stop *= 0.9 * tol / reached
+    return stop, reached
 
 
 def geomloss_iterations(x: Tensor, y: Tensor, eps: float, tol: float, most: int = MOST_GEOMLOSS) -> tuple[int, float]:
@@ -128,14 +128,14 @@ def geomloss_iterations(x: Tensor, y: Tensor, eps: float, tol: float, most: int 
         return marginal_error(((f[:, None] + g - 1 + x @ y.T) / eps).exp() / len(x) ** 2, 1)
 
     steps, more = 4, 4
-    found = error(steps)
-    while found > tol and steps < most:
-        before, taken = found, min(more, most - steps)
+    reached = error(steps)
+    while reached > tol and steps < most:
+        before, taken = reached, min(more, most - steps)
         steps += taken
-        found = error(steps)
-        rate = max(math.log(before / found) / taken, 1e-6)
-        more = min(math.ceil(1.05 * max(math.log(found / tol), 0) / rate), 2 * steps)
-    return steps, found
+        reached = error(steps)
+        rate = max(math.log(before / reached) / taken, 1e-6)
+        more = min(math.ceil(1.05 * max(math.log(reached / tol), 0) / rate), 2 * steps)
+    return steps, reached
 
 
 def warm_starts(n: int, dim: int, seed: int, tol: float, progress: Progress) -> list[Row]:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from torch.utils.benchmark import Measurement
 
 from gcalign.lab.terminal import fitting
 
@@ -32,6 +33,11 @@ _COMMON: dict[str, tuple[str, Callable[[Any], str]]] = {
     "iterations": ("iterations", whole),
     "megabytes": ("extra MB", whole),
 }
+
+
+def figures(times: Measurement) -> Row:
+    """What a table and the JSON show of a time."""
+    return {"seconds": times.median, "iqr": times.iqr, "repeats": len(times.times)}
 
 
 def columns(*chosen: str | Column) -> tuple[Column, ...]:
@@ -106,16 +112,16 @@ class BenchResult:
         console.print(Text(f"{name}: {self.method}"))
         for sheet in self.sheets:
             console.print(fitting(sheet.table(), console))
-        if self.targets:
-            console.print(fitting(_verdicts(self.targets), console))
+        if measured := [target for target in self.targets if target.value is not None]:
+            console.print(fitting(_verdicts(measured), console))
         for note in self.notes:
             console.print(Text(f"· {note}"))
 
 
 def _verdicts(targets: Sequence[BenchTarget]) -> Table:
-    words = {True: Text("met", style="green"), False: Text("missed", style="bold red"), None: Text("not measured")}
+    words = {True: Text("met", style="green"), False: Text("missed", style="bold red")}
     table = Table("target", "bound", "measured", "", title="targets", title_justify="left", title_style="bold")
     for target in targets:
-        value = "–" if target.value is None else f"{target.value:.3g}"
-        table.add_row(Text(target.what), f"{target.rule} {target.bound:g}", value, words[target.met])
+        verdict = words[bool(target.met)]
+        table.add_row(Text(target.what), f"{target.rule} {target.bound:g}", f"{target.value:.3g}", verdict)
     return table

@@ -2,69 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
-from gcalign.lab import files
 from gcalign.lab.data.encoded import Encoded, Index, Raw, some
-from gcalign.lab.limits import limit
+from gcalign.lab.pictures import opened
 
-SMALLEST = 4  # pixels on each side; what is smaller is a spacer or a mistake
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # not all of Pillow's: EPS would start Ghostscript
 CHUNK = 128  # images for each task: the pool's own work is as long as decoding a few small images
-
-
-def _opened(raw: Raw | Image.Image) -> Image.Image:
-    """An image whose header was read, and whose pixels are few enough to be."""
-    if isinstance(raw, Image.Image):
-        return raw
-    if isinstance(raw, Path):
-        raw = files.read(raw, "IMAGE_BYTES")
-    if not isinstance(raw, bytes):
-        return _sized(Image.fromarray(raw))
-    if not raw:
-        raise ValueError("no bytes")
-    most = limit("IMAGE_PIXELS")
-    Image.MAX_IMAGE_PIXELS = max(most, Image.MAX_IMAGE_PIXELS or 0)  # where the user raised it above Pillow's own
-    try:
-        return _sized(Image.open(io.BytesIO(raw), formats=FORMATS))
-    except Image.DecompressionBombError:
-        raise _too_large(most) from None
-    except UnidentifiedImageError:
-        raise ValueError("not an image of a known format") from None  # Pillow names a memory address instead
-
-
-def _sized(image: Image.Image) -> Image.Image:
-    width, height = image.size
-    if min(width, height) < SMALLEST:
-        raise ValueError(f"{width}×{height} pixels; at least {SMALLEST} on each side are needed")
-    if width * height > (most := limit("IMAGE_PIXELS")):
-        raise _too_large(most)
-    return image
-
-
-def _too_large(most: int) -> ValueError:
-    return ValueError(f"more than {most:,} pixels, which are allowed; raise the limit with GCALIGN_IMAGE_PIXELS=…")
 
 
 def short_side(raw: Raw) -> int:
     """Of the image as it is stored."""
-    return min(_opened(raw).size)
+    return min(opened(raw).size)
 
 
 def pixels_of(raw: Raw | Image.Image, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
     """RGB, the shorter side brought to `size`, the square in the middle."""
-    image = _opened(raw)
+    image = opened(raw)
     if "exif" in image.info:  # cameras store a photo as the sensor saw it, and how to turn it
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey at 255, which is white

@@ -128,7 +128,7 @@ def _step(config: Config, images: Images) -> float:
             max_epochs=1,
             accelerator=config.accelerator,
             devices=1,
-            precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
+            precision=config.precision,
             logger=False,
             callbacks=[clock],
             enable_checkpointing=False,

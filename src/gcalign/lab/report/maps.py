@@ -13,10 +13,10 @@ LEAST = 16  # points that UMAP needs
 def maps(h: Tensor) -> dict[str, Tensor]:  # [n, D] -> name: [n, 2] in [0, 1]
     """Each map by its name, which says how much of the variance the two directions of PCA hold."""
     points, share = principal(h)
-    found = {f"PCA ({share:.0%} of the variance)": fitted(points)}
+    result = {f"PCA ({share:.0%} of the variance)": fitted(points)}
     if len(h) >= LEAST and (near := neighbourly(h)) is not None:
-        found["UMAP"] = fitted(near)
-    return found
+        result["UMAP"] = fitted(near)
+    return result
 
 
 def principal(h: Tensor) -> tuple[Tensor, float]:  # [n, D] -> [n, 2], share of the variance

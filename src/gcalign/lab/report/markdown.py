@@ -23,7 +23,7 @@ def html(text: str) -> Markup:
     tokens = parser.parse(text)
     for _, cells in groupby(sorted(_cells(tokens), key=lambda cell: cell[0]), key=lambda cell: cell[0]):
         column = [(cell, content) for _, cell, content in cells]
-        kind = {} if any(cell.tag == "td" and NUMBER.match(said) for cell, said in column) else {"class": "text"}
+        kind = {} if any(cell.tag == "td" and NUMBER.match(content) for cell, content in column) else {"class": "text"}
         for cell, _ in column:
             cell.attrs = dict(kind)
     return Markup(SECOND.sub(r'<span class="second">\1</span>', parser.renderer.render(tokens, parser.options, {})))
@@ -31,11 +31,11 @@ def html(text: str) -> Markup:
 
 def _cells(tokens: list[Token]) -> list[tuple[tuple[int, int], Token, str]]:
     """Each cell with its table and column, and what it says."""
-    found, table, column = [], 0, 0
+    cells, table, column = [], 0, 0
     for k, token in enumerate(tokens):
         table += token.type == "table_open"
         column = 0 if token.type == "tr_open" else column
         if token.type in ("th_open", "td_open"):
-            found.append(((table, column), token, tokens[k + 1].content))
+            cells.append(((table, column), token, tokens[k + 1].content))
             column += 1
-    return found
+    return cells

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from gcalign.lab.limits import within
+from gcalign.lab.pictures import opened
 
 THUMBNAIL = 48  # pixels of a side, at most
 WIDEST = 1200  # pixels of a figure
@@ -54,13 +54,12 @@ def sprite(images: Tensor, most: int = THUMBNAIL) -> Sprite:  # [n, C, H, W] uin
 
 def figure(picture: bytes) -> str:
     """A drawing as a data URL, no wider than a page needs."""
-    from PIL import Image
-
-    opened = Image.open(io.BytesIO(picture))
-    within("IMAGE_PIXELS", opened.width * opened.height, "the number of pixels of a figure")
-    image = opened.convert("RGB")
+    image, buffer = opened(picture), io.BytesIO()
+    try:
+        image = image.convert("RGB")
+    except Exception as error:  # Pillow's readers raise whatever damaged bytes lead them to
+        raise ValueError(f"an image that cannot be decoded ({error})") from error
     image.thumbnail((WIDEST, 4 * WIDEST))
-    buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=82, method=4)
     return _url("image/webp", buffer.getvalue())
 

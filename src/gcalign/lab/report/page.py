@@ -26,8 +26,8 @@ class Grid:
 
 def filled(template: str, styles: tuple[str, ...], **content: Any) -> str:
     """A template of this folder with its style sheets; everything in it that is not marked as HTML is escaped."""
-    found = Environment(autoescape=True, loader=FileSystemLoader(HERE), trim_blocks=True, lstrip_blocks=True)
-    return found.get_template(template).render(style=Markup("".join(map(asset, styles))), **content)
+    environment = Environment(autoescape=True, loader=FileSystemLoader(HERE), trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template(template).render(style=Markup("".join(map(asset, styles))), **content)
 
 
 def asset(name: str) -> str:

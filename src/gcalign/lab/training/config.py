@@ -1,4 +1,7 @@
-"""What a run is: typed, composed from groups and overrides, hashed into the run's name. Its values are plain data."""
+"""What a run is: typed options, composed from groups and overrides, hashed into the run's name. Plain data only.
+
+Nothing heavy is imported before a config is made, so that help and completion can list the options at once.
+"""
 
 from __future__ import annotations
 
@@ -8,75 +11,38 @@ import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_origin, get_type_hints
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
-from gcalign import methods
 from gcalign.errors import did_you_mean, one_of
-from gcalign.lab.data.pair_sources import NAMES as PAIRED
-from gcalign.lab.data.pair_sources import table_of
-from gcalign.lab.data.sources import check_place
-from gcalign.lab.data.sources import names as data_names
 from gcalign.lab.training import rules
 from gcalign.lab.training.recipes import RECIPES
-from gcalign.lab.training.typed import merged, typed, value_of
-from gcalign.lab.training.weights import digest
-from gcalign.objective import Objective
-from gcalign.targets import Blocks, Labels
+from gcalign.lab.training.typed import keys, merged, option, read, typed, value_of
 
-DATA = (*(name for name in data_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
-COMMON = ("iterations", "tol", "layout", "gradient", "block", "learnable")
-MISSING = ""  # a name that a group gives
+if TYPE_CHECKING:
+    from gcalign.objective import Objective
 
-
-# where a run is written, how it is watched, who does the work: nothing of it reaches the weights
-_SHOWN = (
-    "name",
-    "runs",
-    "log_every",
-    "checkpoint_every",
-    "logger",
-    "logger_args",
-    "knn_every",
-    "accelerator",
-    "workers",
-    "augment_in",
-    "wait",
-)
-
-
-_LATER = (  # options that came after the first committed runs
-    ("data", "tail", 1.0),
-    ("target", "noise", 0.0),
-    ("pairs", "fixed", False),
-    ("pairs", "digest", None),
-    ("data", "columns", ""),
-    ("data", "group", None),
-    ("data", "fold", 0),
-    ("data", "validation", 0.1),
-    ("data", "test", 0.2),
-    ("model", "encoders", ""),
-    ("pairs", "multi", "pairwise"),
-    ("method", "learnable", None),
-    ("", "strategy", "auto"),  # "" is the run itself
-    ("", "sync_batchnorm", False),
-    ("", "compile", False),
-    ("", "channels_last", False),
-)
+COMMON = ("iterations", "tol", "layout", "gradient", "block", "learnable")  # options of every method
+GROUPS = ("method", "data", "recipe")  # words that choose many values at once
+LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
+_SHARE = {"least": 0, "most": 1}
+_later = partial(option, later=True)
+_unhashed = partial(option, hashed=False)
 
 
 @dataclass
 class Data:
-    name: str = MISSING  # from data=
-    root: str | None = None  # folder of local files; null takes the data set from the hub
-    size: int | None = None  # side of an image in pixels; null is the data set's own
-    limit: int | None = None  # number of images, balanced over classes; scenes can make more than it has digits
-    on_error: str = "skip"  # what to do with an image that cannot be read: skip or raise
-    tail: float = 1.0  # long tail: the first class has this many times the images of the last
-    columns: str = ""  # of a table of pairs: one for each side, e.g. [image,name_en]; a+b are two on one side
-    group: str | None = None  # its column of near-duplicates, which a split keeps together, or emoji:base
-    fold: int = 0  # which of the splits by group
-    validation: float = 0.1  # share of the pairs that is held out for choosing settings
-    test: float = 0.2  # share of the pairs that is held out for testing
+    name: str = ""  # set by data=
+    root: str | None = option(None, "folder of local files; null takes the data set from the hub")
+    size: int | None = option(None, "image side in pixels; null keeps the data set's own", least=1, limit="IMAGE_SIDE")
+    limit: int | None = option(None, "number of images, balanced over classes; null takes all", least=1)
+    on_error: Literal["skip", "raise"] = option("skip", "what to do with an unreadable image")
+    tail: float = _later(1.0, "ratio of the largest class to the smallest", least=1, remedy="1 is balanced")
+    columns: str = _later("", "columns of pairs, one per side, e.g. [image,name_en]; a+b puts two on one side")
+    group: str | None = _later(None, "column of near-duplicates that a split keeps together, or emoji:base")
+    fold: int = _later(0, "index of the split by groups", least=0)
+    validation: float = _later(0.1, "fraction of the pairs for choosing settings")
+    test: float = _later(0.2, "fraction of the pairs for testing")
 
     def __post_init__(self) -> None:
         self.columns = ",".join(part.strip() for part in self.columns.strip("[]").split(","))
@@ -84,93 +50,103 @@ class Data:
     @property
     def paired(self) -> bool:
         """Whether it is a table of pairs."""
-        return self.name in PAIRED
+        from gcalign.lab.data.pair_sources import NAMES
+
+        return self.name in NAMES
 
     def check_place(self) -> None:
         """That its files are where they should be; a config of a run is read without them."""
+        from gcalign.lab.data import pair_sources, sources
+
         if self.paired:
-            table_of(self.name, self.root, self.size)
+            pair_sources.table_of(self.name, self.root, self.size)
         else:
-            check_place(self.name, self.root)
+            sources.check_place(self.name, self.root)
 
 
 @dataclass
 class PairOptions:
-    noise: float = 0.0  # share of pairs that are mismatched on purpose
-    views: int = 2  # number of views of each image
-    multi: str = "pairwise"  # of three columns or more: a plan for each pair, or one "joint" plan
-    fixed: bool = False  # whether the same pairs are mismatched in every epoch, instead of others in each step
-    weights: str | None = None  # .npy with a weight for each image, as `gcalign audit --feedback` writes; 0 drops it
-    digest: str | None = None  # of that file, found when the run is configured
+    noise: float = option(0.0, "fraction of pairs mismatched on purpose", **_SHARE, remedy="0.3 mismatches 30 %")
+    views: int = option(2, "views per image", least=2, remedy="two views make a pair")
+    multi: Literal["pairwise", "joint"] = _later("pairwise", "plans of three or more columns")
+    fixed: bool = _later(False, "same mismatched pairs in every epoch")
+    weights: str | None = _unhashed(None, "pair weights (.npy) that `gcalign audit --feedback` wrote; 0 drops a pair")
+    digest: str | None = _later(None, "hash of that file, computed when the run is configured")
 
 
 @dataclass
 class TargetOptions:
-    name: str = "default"  # labels, blocks, or default: the method's own (pairs; labels for supcon)
-    alpha: float = 0.0  # blocks: weight within a domain
-    beta: float = 0.0  # blocks: weight across domains
-    noise: float = 0.0  # share of the labels that are wrong on purpose, where the target reads labels
+    name: Literal["default", "labels", "blocks"] = option("default", "target plan; default is the method's own")
+    alpha: float = option(0.0, "blocks: weight of pairs within a domain", least=0, most=LARGEST)
+    beta: float = option(0.0, "blocks: weight of pairs across domains", least=0, most=LARGEST)
+    noise: float = _later(0.0, "fraction of labels replaced by wrong ones", **_SHARE, remedy="0.3 replaces 30 %")
 
 
 @dataclass
 class Model:
-    encoder: str = "small"  # small, resnet18, resnet50, or module:function of your own
-    encoders: str = ""  # of pairs: one for each column, e.g. [small,ngrams]; by default, by what it holds
-    width: float = 1.0  # times the published number of channels
-    stem: str = "auto"  # first layers: cifar, imagenet or paper; auto chooses by the size of the images
-    projector: str = "mlp2"  # head that is used in training alone: mlp2, mlp3-bn or none
-    hidden: int = 2048  # width of the projector
-    out: int = 128  # dimension of the embeddings that the loss compares
-    momentum: float = 0.996  # of BYOL's second encoder
+    encoder: str = option("small", "backbone: small, resnet18, resnet50, or module:function of your own")
+    encoders: str = _later("", "backbones of pairs, one per column, e.g. [small,ngrams]; default: by the column's type")
+    width: float = option(1.0, "channel multiplier", above=0, remedy="1 is the published size")
+    stem: Literal["auto", "cifar", "imagenet", "paper"] = option("auto", "first layers; auto: by the image size")
+    projector: Literal["mlp2", "mlp3-bn", "none"] = option("mlp2", "projection head, used in training only")
+    hidden: int = option(2048, "hidden width of the projection head", least=1)
+    out: int = option(128, "embedding dimension of the loss", least=1)
+    momentum: float = option(0.996, "momentum of the target encoder (byol)", **_SHARE, remedy="BYOL uses 0.996")
 
 
 @dataclass
 class Optimizer:
-    name: str = "adam"  # adam, adamw, sgd or lars
-    lr: float = 1e-3  # learning rate at its highest
-    momentum: float = 0.9  # of sgd and lars
-    weight_decay: float = 1e-6  # penalty on the squares of all weights; of lars, not on biases and norms
-    schedule: str = "cosine"  # of the learning rate: cosine, linear or constant
-    warmup: float = 0.05  # share of the steps in which the learning rate rises
-    final: float = 1e-3  # learning rate at the end, as a share of lr
+    name: Literal["adam", "adamw", "sgd", "lars"] = option("adam", "optimizer")
+    lr: float = option(1e-3, "peak learning rate", above=0, most=LARGEST, remedy="the paper's SGD has 0.6")
+    momentum: float = option(0.9, "momentum of sgd and lars", **_SHARE, remedy="0.9 is usual")
+    weight_decay: float = option(1e-6, "weight decay; lars leaves out biases and norms", least=0, most=LARGEST)
+    schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning-rate schedule")
+    warmup: float = option(0.05, "fraction of the steps with a rising learning rate", **_SHARE)
+    final: float = option(1e-3, "final learning rate as a fraction of lr", **_SHARE)
 
 
 @dataclass
 class Config:
     """A run. Everything but where it is written and how it is shown decides its weights."""
 
-    method: dict[str, Any] = field(default_factory=lambda: {"name": MISSING})
+    method: dict[str, Any] = field(default_factory=lambda: {"name": ""})  # set by method=
     data: Data = field(default_factory=Data)
-    views: str | None = None  # plain, C0 to C3 or domainbed; null is plain for scenes, C0 for the rest
+    views: Literal["plain", "C0", "C1", "C2", "C3", "domainbed"] | None = option(
+        None, "augmentation policy; null is plain for scenes and pairs, C0 otherwise"
+    )
     pairs: PairOptions = field(default_factory=PairOptions)
     target: TargetOptions = field(default_factory=TargetOptions)
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    epochs: int = 20  # passes over the data
-    batch_size: int = 256  # pairs in a step, over all devices
-    seed: int = 0  # of weights, batches and views
-    accumulate: int = 1  # parts in which a batch is encoded, to save memory; loss and gradient are of the whole batch
-    precision: str = "32-true"  # or bf16-mixed, 16-mixed
-    devices: int = 1  # processes or GPUs on each machine
-    nodes: int = 1  # machines; torchrun or SLURM starts the processes on more than one
-    strategy: str = "auto"  # how processes share a run: ddp, or fsdp, which also shares the weights; auto is ddp
-    sync_batchnorm: bool = False  # whether BatchNorm takes the batch of all GPUs together, instead of one by one
-    compile: bool = False  # torch.compile encoder and head: a slow first step, then faster ones
-    channels_last: bool = False  # memory layout of weights and images, faster for convolutions on most GPUs
-    accelerator: str = "auto"  # cpu, gpu, mps or what Lightning finds
-    workers: int = 0  # processes that load images; 0 is the main process
-    augment_in: str = "device"  # where views are made: device, or workers of the loader
-    logger: str = "tensorboard"  # csv, wandb, mlflow, none, or module:Class of a Lightning logger
-    logger_args: dict[str, Any] = field(default_factory=dict)  # further arguments of the logger, as logger_args.NAME=
-    knn_every: int = 0  # epochs between online kNN accuracies on held-out training images; 0 is never
-    log_every: int = 10  # steps between two lines of the log
-    checkpoint_every: int = 100  # steps between two checkpoints
-    name: str | None = None  # of the run's folder; null is method and data
-    runs: str = "runs"  # folder of the runs
-    wait: bool = False  # wait for another process that works on the same run, instead of an error
+    epochs: int = option(20, "passes over the data", least=1, limit="EPOCHS")
+    batch_size: int = option(256, "pairs per step, over all devices", least=1)
+    seed: int = option(0, "random seed of weights, batches and views", least=0)
+    accumulate: int = option(1, "chunks in which a batch is encoded: same loss and gradient, less memory", least=1)
+    # what Lightning also has casts the images or the whole model, and the loss needs float32
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16"] = option("32-true", "precision")
+    devices: int = option(1, "processes or GPUs per machine", least=1)
+    nodes: int = option(1, "machines; torchrun or SLURM starts their processes", least=1)
+    strategy: Literal["auto", "ddp", "fsdp"] = _later("auto", "how processes share a run; fsdp splits the weights")
+    sync_batchnorm: bool = _later(False, "BatchNorm statistics over all GPUs")
+    compile: bool = _later(False, "torch.compile for encoder and head")
+    channels_last: bool = _later(False, "channels-last memory layout of weights and images")
+    accelerator: str = _unhashed("auto", "cpu, gpu, mps, or auto: what Lightning finds")
+    workers: int = _unhashed(0, "processes that load images; 0 is the main process", least=0, limit="WORKERS")
+    augment_in: Literal["device", "workers"] = _unhashed("device", "where views are made")
+    logger: str = _unhashed("tensorboard", "tensorboard, csv, wandb, mlflow, none, or module:Class of Lightning's kind")
+    logger_args: dict[str, Any] = _unhashed(dict, "arguments of the logger, as logger_args.NAME=")
+    knn_every: int = _unhashed(0, "epochs between kNN accuracies on held-out training images; 0 is never", least=0)
+    log_every: int = _unhashed(10, "steps between log lines", least=1)
+    checkpoint_every: int = _unhashed(100, "steps between checkpoints", least=1)
+    name: str | None = _unhashed(None, "folder name of the run; null is METHOD-DATA")
+    runs: str = _unhashed("runs", "folder of the runs")
+    wait: bool = _unhashed(False, "wait for another process that works on the same run")
 
     def check(self) -> None:
         """Every rule that needs no data, before anything is written."""
+        for key in keys(Config):
+            *parents, last = key.name.split(".")
+            key.check(getattr(getattr(self, parents[0]) if parents else self, last))
         rules.check(self)
 
     @property
@@ -179,15 +155,17 @@ class Config:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the weights depend on. Defaults of `_LATER` are left out, so that older runs keep their names."""
-        found = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
-        found["pairs"].pop("weights")  # what they are, wherever they are: their digest is in it
-        found["devices"] *= found.pop("nodes")  # 2 × 4 processes are the same run as 8 on one machine
-        for part, key, usual in _LATER:
-            place = found[part] if part else found
-            if place.get(key, usual) == usual:
-                place.pop(key, None)
-        return found
+        """What the weights depend on. Later options are left out at their defaults: older runs keep their names."""
+        content = self.as_dict()
+        for key in keys(Config):
+            *parents, last = key.name.split(".")
+            place = content[parents[0]] if parents else content
+            if not key.about.hashed or (key.about.later and place[last] == key.default):
+                del place[last]
+        if content["method"].get("learnable") is None:
+            content["method"].pop("learnable", None)
+        content["devices"] *= content.pop("nodes")  # 2 × 4 processes are the same run as 8 on one machine
+        return content
 
     @property
     def world(self) -> int:
@@ -208,24 +186,24 @@ class Config:
     @staticmethod
     def from_dict(content: Any) -> Config:
         """A config as `as_dict` gave it. Nothing in it is resolved or imported; `check` is for commands."""
-        found: Config = typed(Config, content)
-        if not isinstance(found.method.get("name"), str):
+        config: Config = typed(Config, content)
+        if not isinstance(config.method.get("name"), str):
             raise ValueError("method.name is missing")
-        return found
+        return config
 
 
-GROUPS = ("method", "data", "recipe")
+def data_choices() -> tuple[str, ...]:
+    """What `data=` can be, besides a name on the hub; those that were registered are among them."""
+    from gcalign.lab.data import pair_sources, sources
 
-
-def _method_node(name: str) -> dict[str, Any]:
-    own = inspect.signature(methods._REGISTRY[name]).parameters.values()
-    defaults = {p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD}
-    defaults = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items()}
-    return {"name": name, **defaults, **{k: None for k in COMMON if k not in defaults}}
+    return (*(name for name in sources.names() if name != "cifar10c"), *pair_sources.NAMES)  # that one is for testing
 
 
 def configured(overrides: Sequence[str]) -> Config:
     """`["method=gca-uot", "data=cifar10", "epochs=5"]` as a checked `Config`."""
+    from gcalign import methods
+    from gcalign.lab.training.weights import digest
+
     given: dict[str, str] = {}
     for word in overrides:
         key, equals, text = word.partition("=")
@@ -235,28 +213,50 @@ def configured(overrides: Sequence[str]) -> Config:
     method = one_of("method", given.pop("method", "gca-ince"), methods.names())
     data, recipe = given.pop("data", "scenes"), given.pop("recipe", "default")
     if "/" not in data:  # any name on the hub has one
-        one_of("data", data, DATA)
-    content: dict[str, Any] = {"method": _method_node(method), "data": {"name": data}}
-    if data in PAIRED:
+        one_of("data", data, data_choices())
+    content: dict[str, Any] = {"method": _method_options(method), "data": {"name": data}}
+    if Data(data).paired:
         content["data"]["on_error"] = "raise"  # a pair with a side missing is a fault of the table
     content = merged(content, RECIPES[one_of("recipe", recipe, RECIPES)])
-    known = _keys(method)
-    for key, text in given.items():
-        *parents, last = key.split(".")
-        if key not in known and parents[:1] != ["logger_args"]:  # a logger's arguments have names of their own
-            raise ValueError(_unknown(key, text, known))
-        value: Any = _read(known.get(key), key, text)
-        for name in (last, *reversed(parents)):
-            value = {name: value}
+    known = {key.name: key for key in keys(Config)}
+    names = [*(name for name in known if name != "logger_args"), *(f"method.{name}" for name in content["method"])]
+    names.remove("method.name")
+    for name, text in given.items():
+        *parents, last = name.split(".")
+        if name not in names and parents[:1] != ["logger_args"]:  # a logger's arguments have names of their own
+            raise ValueError(_unknown(name, text, names))
+        value: Any = read(known[name], text) if name in known else value_of(name, text)
+        for part in (last, *reversed(parents)):
+            value = {part: value}
         content = merged(content, value)
-    found = Config.from_dict(content)
-    found.check()
-    found.pairs.digest = None if found.pairs.weights is None else digest(found.pairs.weights)
-    return found
+    config = Config.from_dict(content)
+    config.check()
+    config.pairs.digest = None if config.pairs.weights is None else digest(config.pairs.weights)
+    return config
+
+
+def _method_options(name: str) -> dict[str, Any]:
+    """The method with its own options at their defaults, and those that all have, unset."""
+    from gcalign import methods
+
+    own = inspect.signature(methods._REGISTRY[name]).parameters.values()
+    defaults = {p.name: p.default for p in own if p.kind is not p.VAR_KEYWORD}
+    defaults = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items()}
+    return {"name": name, **defaults, **{k: None for k in COMMON if k not in defaults}}
+
+
+def _unknown(key: str, text: str, known: Iterable[str]) -> str:
+    if key in ("method.name", "data.name"):
+        return f"{key}={text} must be written {key.removesuffix('.name')}={text}, which brings its other keys"
+    near = did_you_mean(key, [*known, *GROUPS])
+    return f"unknown key {key!r} in {f'{key}={text}'!r}; {near}: see `gcalign train --help`"
 
 
 def criterion_of(config: Config) -> Objective:
     """The method with the options that were chosen; None leaves a default alone."""
+    from gcalign import methods
+    from gcalign.targets import Blocks, Labels
+
     chosen = {k: v for k, v in config.method.items() if v is not None and k != "name"}
     if isinstance(chosen.get("relax"), list):
         chosen["relax"] = tuple(chosen["relax"])
@@ -265,33 +265,3 @@ def criterion_of(config: Config) -> Objective:
     elif config.target.name == "blocks":
         chosen["target"] = Blocks(config.target.alpha, config.target.beta)
     return methods.method(config.method["name"], **chosen)
-
-
-def _keys(method: str) -> dict[str, Any]:
-    """Every key that can be set, and its type; the names of groups are set by method= and data=."""
-    found: dict[str, Any] = {f"method.{name}": Any for name in _method_node(method) if name != "name"}
-    for key, hint in get_type_hints(Config).items():
-        if dataclasses.is_dataclass(hint):
-            found |= {f"{key}.{name}": kind for name, kind in get_type_hints(hint).items()}
-        elif get_origin(hint) is not dict:
-            found[key] = hint
-    del found["data.name"]
-    return found
-
-
-def _unknown(key: str, text: str, known: Iterable[str]) -> str:
-    plain = key.lstrip("+~")
-    if plain in ("method.name", "data.name"):
-        return f"{key}={text} must be written {plain.removesuffix('.name')}={text}, which brings its other keys"
-    if plain != key and plain in known:
-        return f"{key}={text} must be written {plain}={text}; every key of a run has a value already"
-    near = did_you_mean(plain, [*known, *GROUPS])
-    return f"unknown key {plain!r} in {f'{key}={text}'!r}; {near}: see `gcalign train --help`"
-
-
-def _read(hint: Any, key: str, text: str) -> Any:
-    """The value of a word: text as it was typed where text is expected, which is how paths can contain anything."""
-    kinds = get_args(hint) or (hint,)
-    if str in kinds:
-        return None if text == "null" and type(None) in kinds else text
-    return value_of(key, text)

@@ -22,9 +22,9 @@ from gcalign.lab.models import Factory, outside
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.training.config import Config, Data
 from gcalign.lab.training.pair_module import PairTraining, Tower, encoder_names, prepared
-from gcalign.lab.training.pair_rules import encoders_of
 from gcalign.lab.training.pair_stream import PairStream
 from gcalign.lab.training.ready import Encoder
+from gcalign.lab.training.rules import encoders_of
 from gcalign.lab.training.runs import Run, factory_of, filled, read_weights, save_weights, understood
 
 

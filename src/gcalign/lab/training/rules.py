@@ -1,68 +1,53 @@
-"""The rules of a config that need no data: each value is allowed, or an error says which are."""
+"""Which options of a run go together. That each value is allowed by itself is said where the option is declared."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gcalign import methods
-from gcalign.errors import count, one_of, positive
-from gcalign.lab.data import views
-from gcalign.lab.limits import within
-from gcalign.lab.models.encoders import STEMS
-from gcalign.lab.models.heads import PROJECTORS
-from gcalign.lab.training import loggers, optimizers
-from gcalign.lab.training.pair_rules import check_paired, refuse
+from gcalign.errors import one_of
+from gcalign.lab.training import loggers
 
 if TYPE_CHECKING:
     from gcalign.lab.training.config import Config
 
-# what Lightning also has casts the images or the whole model, and the loss needs float32
-PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16")
-_LARGEST = 1e6  # of a learning rate, a weight decay, a weight of pairs
-
 
 def check(config: Config) -> None:
     """Every rule that needs no data, before anything is written."""
+    from gcalign import methods
+
     one_of("method", config.method["name"], methods.names())
-    one_of("views", config.view_name, views.names())
-    one_of("augment_in", config.augment_in, ("device", "workers"))
-    one_of("precision", config.precision, PRECISIONS)
-    one_of("strategy", config.strategy, ("auto", "ddp", "fsdp"))
     loggers.check(config.logger)
-    one_of("target.name", config.target.name, ("default", "labels", "blocks"))
-    one_of("model.stem", config.model.stem, STEMS)
-    one_of("model.projector", config.model.projector, PROJECTORS)
-    one_of("optimizer.name", config.optimizer.name, optimizers.NAMES)
-    one_of("optimizer.schedule", config.optimizer.schedule, ("cosine", "linear", "constant"))
-    one_of("data.on_error", config.data.on_error, ("skip", "raise"))
-    for name in ("epochs", "batch_size", "accumulate", "devices", "nodes", "log_every", "checkpoint_every"):
-        count(name, getattr(config, name), "a whole number of at least 1")
-    for name in ("seed", "workers", "knn_every"):
-        count(name, getattr(config, name), "a whole number of at least 0", least=0)
-    within("EPOCHS", config.epochs, "epochs")
-    within("WORKERS", config.workers, "workers")
-    for name in ("hidden", "out"):
-        count(f"model.{name}", getattr(config.model, name), "the paper's are 2048 and 128")
-    count("pairs.views", config.pairs.views, "two views make a pair", least=2)
-    if config.data.size is not None:
-        within("IMAGE_SIDE", count("data.size", config.data.size, "the side of an image in pixels"), "data.size")
-    if config.data.limit is not None:
-        count("data.limit", config.data.limit, "leave it out to take every image")
-    _check_numbers(config)
-    check_paired(config)
+    if config.data.paired:
+        _check_pairs(config)
+    else:
+        _check_images(config)
     _check_processes(config)
-    if config.pairs.weights is not None and config.method["name"] == "byol":
-        raise ValueError("pairs.weights is for methods with a plan of pairs; byol compares each pair alone")
-    if config.method["name"] == "byol" and config.pairs.views != 2:
-        raise ValueError(f"pairs.views={config.pairs.views} must be 2 for byol, which predicts one view from the other")
-    folder = config.name
-    if folder is not None and (
-        not 1 <= len(folder) <= 150 or not folder.isprintable() or set("/\\") & set(folder) or folder in (".", "..")
+    for key in ("alpha", "beta"):
+        value = getattr(config.target, key)
+        if value and config.target.name != "blocks":
+            raise ValueError(f"target.{key}={value:g} has no effect without target.name=blocks; add it")
+    if config.method["name"] == "byol":
+        if config.pairs.weights is not None:
+            raise ValueError("pairs.weights is for methods with a plan of pairs; byol compares each pair alone")
+        if config.pairs.views != 2:
+            raise ValueError(
+                f"pairs.views={config.pairs.views} must be 2 for byol, which predicts one view from the other"
+            )
+    name = config.name
+    if name is not None and (
+        not 1 <= len(name) <= 150 or not name.isprintable() or set("/\\") & set(name) or name in (".", "..")
     ):
         raise ValueError(
-            f"name={config.name!r} must be the name of a folder: 1 to 150 printable characters without / and \\; say "
-            "where with runs="
+            f"name={name!r} must be the name of a folder: 1 to 150 printable characters without / and \\; say where "
+            "with runs="
         )
+
+
+def _refuse(words: dict[str, bool], why: str) -> None:
+    """An error for the first word that is wrong."""
+    for word, wrong in words.items():
+        if wrong:
+            raise ValueError(f"{word} {why}")
 
 
 def _check_processes(config: Config) -> None:
@@ -78,7 +63,7 @@ def _check_processes(config: Config) -> None:
             f"strategy={config.strategy}": config.strategy != "auto",
             "sync_batchnorm=true": config.sync_batchnorm,
         }
-        refuse(several, "is for several processes, and devices=1 is one; drop it, or raise devices")
+        _refuse(several, "is for several processes, and devices=1 is one; drop it, or raise devices")
     if config.strategy == "fsdp":
         refused = {
             "method=byol": config.method["name"] == "byol",
@@ -88,34 +73,42 @@ def _check_processes(config: Config) -> None:
             f"knn_every={config.knn_every}": config.knn_every > 0,
             f"precision={config.precision}": config.precision in ("16-mixed", "16"),
         }
-        refuse(refused, "does not go with strategy=fsdp, which splits the weights; use strategy=ddp")
+        _refuse(refused, "does not go with strategy=fsdp, which splits the weights; use strategy=ddp")
 
 
-def _check_numbers(config: Config) -> None:
-    """Real values in the range in which they mean something."""
-    o = config.optimizer
-    positive("optimizer.lr", o.lr, "Adam likes 1e-3, the paper's SGD 0.6")
-    positive("optimizer.weight_decay", o.weight_decay, "the paper uses 1e-6", zero=True)
-    positive("model.width", config.model.width, "1 is the published size")
-    for name in ("lr", "weight_decay"):
-        if (value := getattr(o, name)) > _LARGEST:
-            raise ValueError(f"optimizer.{name}={value:g} must be at most {_LARGEST:g}; larger values diverge")
-    shares = {
-        "pairs.noise": (config.pairs.noise, "0.3 mismatches 30 % of pairs"),
-        "target.noise": (config.target.noise, "0.3 replaces 30 % of labels"),
-        "optimizer.momentum": (o.momentum, "0.9 is usual"),
-        "optimizer.warmup": (o.warmup, "0.05 warms up for 5 % of the steps"),
-        "optimizer.final": (o.final, "0.001 ends at a thousandth of lr"),
-        "model.momentum": (config.model.momentum, "BYOL uses 0.996"),
+def _check_images(config: Config) -> None:
+    """Images do not take what is for pairs of columns."""
+    data = config.data
+    words = {f"data.{key}={getattr(data, key)}": bool(getattr(data, key)) for key in ("columns", "group", "fold")}
+    _refuse(words, f"is for pairs of columns, not for data={data.name}; add data=pairs")
+    if config.model.encoders:
+        raise ValueError(f"model.encoders={config.model.encoders} is for data=pairs; images have model.encoder=")
+
+
+def _check_pairs(config: Config) -> None:
+    """Pairs of columns do not take what is for images with views."""
+    data, columns = config.data, len(config.data.columns.split(",")) if config.data.columns else 2
+    if config.model.encoder != "small":
+        raise ValueError(f"model.encoder={config.model.encoder} is for images; write model.encoders=[…], one a column")
+    refused = {
+        "method=byol": config.method["name"] == "byol",
+        f"model.stem={config.model.stem}": config.model.stem != "auto",
+        f"knn_every={config.knn_every}": config.knn_every > 0,
+        f"pairs.views={config.pairs.views}": config.pairs.views != 2,
+        f"target.name={config.target.name}": config.target.name == "labels",
+        f"augment_in={config.augment_in}": config.augment_in != "device",
+        f"data.tail={data.tail:g}": data.tail != 1,
     }
-    for name, (value, remedy) in shares.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name}={value:g} must be a share between 0 and 1; {remedy}")
-    if not 1 <= config.data.tail < float("inf"):
-        raise ValueError(f"data.tail={config.data.tail:g} must be at least 1, which is balanced; 100 is a long tail")
-    for name in ("alpha", "beta"):
-        value = positive(f"target.{name}", getattr(config.target, name), "a weight of pairs", zero=True)
-        if value > _LARGEST:
-            raise ValueError(f"target.{name}={value:g} must be at most {_LARGEST:g}; the pair itself has 1")
-        if value and config.target.name != "blocks":
-            raise ValueError(f"target.{name}={value:g} has no effect without target.name=blocks; add it")
+    _refuse(refused, f"is for images with views, not for data={data.name}; leave it out")
+    if not (data.test > 0 and data.validation > 0 and data.test + data.validation < 1):
+        raise ValueError(
+            f"data.validation={data.validation:g} and data.test={data.test:g} must be shares above 0 that leave pairs "
+            "for training; 0.1 and 0.2 are usual"
+        )
+    if config.model.encoders and len(encoders_of(config)) != columns:
+        raise ValueError(f"model.encoders={config.model.encoders} must have one for each of the {columns} columns")
+
+
+def encoders_of(config: Config) -> list[str]:
+    """The names of the encoders of pairs, as they were given."""
+    return [name.strip() for name in config.model.encoders.strip("[]").split(",")] if config.model.encoders else []

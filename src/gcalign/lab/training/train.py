@@ -255,7 +255,7 @@ def _trainer(
             devices=config.devices,
             num_nodes=config.nodes,
             strategy=strategy_of(config),
-            precision=config.precision,  # type: ignore[arg-type]  # a string from the config; Lightning checks it
+            precision=config.precision,
             sync_batchnorm=config.sync_batchnorm,
             plugins=[environment],
             logger=logger,
