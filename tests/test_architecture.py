@@ -38,7 +38,7 @@ STOREYS = [
     ("lab",),
     ("lab.words", "lab.paper", "lab.limits", "lab.outside", "lab.flags"),
     ("lab.files", "lab.provenance", "lab.terminal"),
-    ("lab.commands", "lab.arrays", "lab.timing"),
+    ("lab.commands", "lab.arrays", "lab.pictures", "lab.timing"),
     ("lab.verify",),
     ("lab.data", "lab.models", "lab.report"),
     ("lab.evaluation", "lab.estimator"),

@@ -20,10 +20,9 @@ import gcalign
 from gcalign.cli import main
 from gcalign.lab.audit.crossfit import folds_of
 from gcalign.lab.training.config import configured
-from gcalign.lab.training.pair_runs import pairs_of
-from gcalign.lab.training.pair_stream import PairStream
+from gcalign.lab.training.samples import columns_of, samples_of
 from gcalign.lab.training.stream import Stream, mismatched
-from gcalign.lab.training.train import images_of, train
+from gcalign.lab.training.train import train
 
 N, WRONG = 120, 20
 
@@ -279,9 +278,9 @@ TINY = (
 
 
 def test_the_same_pairs_are_mismatched_in_every_epoch():
-    images = images_of(configured(TINY).data, "train")
-    stream = Stream(images, batch_size=20, epochs=2, seed=3, noise=0.3, views=2, fixed=True)
-    expected = mismatched(200, 0.3, 3)
+    samples = samples_of(configured(TINY))
+    stream = Stream(samples, batch_size=20, epochs=2, seed=3, noise=0.3, fixed=True)
+    expected = mismatched(samples, 0.3, 3)
     assert int((expected != torch.arange(200)).sum()) == 60
     assert sorted(expected.tolist()) == list(range(200))
     for step in range(20):
@@ -290,14 +289,13 @@ def test_the_same_pairs_are_mismatched_in_every_epoch():
 
 
 def test_weights_of_zero_leave_pairs_out_and_others_reach_the_batch():
-    images = images_of(configured(TINY).data, "train")
     weights = torch.linspace(0.1, 1, 200)
     weights[50:] = 0
-    stream = Stream(images, batch_size=10, epochs=1, seed=0, noise=0, views=2, weights=weights)
+    stream = Stream(samples_of(configured(TINY)), batch_size=10, epochs=1, seed=0, weights=weights)
     seen = torch.cat([stream.indices(step) for step in range(len(stream))])
     assert sorted(seen.tolist()) == list(range(50))
     batch = stream[0]
-    assert torch.equal(batch.known["weights"], weights[batch.index])
+    assert all(torch.equal(known, weights[batch.index]) for known in batch.known["weights"])
 
 
 def test_runs_keep_their_names_unless_pairs_are_fixed_or_weighted(tmp_path):
@@ -401,7 +399,7 @@ SHAPES = (
 
 def test_folds_keep_groups_together_and_are_of_similar_size():
     groups = torch.randint(40, (300,), generator=torch.Generator().manual_seed(0))
-    fold = folds_of(groups, 3, 0)
+    fold = folds_of(groups, 300, 3, 0)
     assert all(len(set(fold[groups == k].tolist())) == 1 for k in groups.unique())
     sizes = torch.bincount(fold)
     assert len(sizes) == 3
@@ -412,8 +410,8 @@ def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     words = [*SHAPES, "pairs.noise=0.3"]
     made = train(configured(words), quiet=True)
-    pairs = pairs_of(made.config().data)
-    n, seen = len(pairs.rows("train")), {}
+    pairs = columns_of(made.config().data)
+    n, seen = len(pairs), {}
 
     def watched(part, *, members, **others):
         seen[part.name] = set(members.tolist())
@@ -426,9 +424,10 @@ def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, mon
     assert code == 0, err
     assert seen["fold1of2"] | seen["fold2of2"] == set(range(n))
     assert not seen["fold1of2"] & seen["fold2of2"]
-    groups = pairs.groups[pairs.rows("train")]
+    groups = pairs.groups
     assert not {int(groups[k]) for k in seen["fold1of2"]} & {int(groups[k]) for k in seen["fold2of2"]}
-    assert f"known mismatches: {round(0.3 * n) / n:.1%}" in out
+    assert len(ranking(tmp_path / "out.csv")) == n  # those held out of training, too
+    assert f"known mismatches: {round(0.3 * len(pairs.rows('train'))) / n:.1%}" in out
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert "data:image/png" in page
     weights = np.load("w.npy", allow_pickle=False)
@@ -437,14 +436,13 @@ def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, mon
 
 
 def test_weights_of_zero_leave_pairs_of_columns_out_and_others_reach_the_batch():
-    pairs = pairs_of(configured(SHAPES).data)
-    n = len(pairs.rows("train"))
-    weights = torch.linspace(0.1, 1, n)
-    weights[64:] = 0
-    stream = PairStream(pairs, batch_size=32, epochs=1, seed=0, noise=0.0, weights=weights)
+    pairs = columns_of(configured(SHAPES).data)
+    weights, some = torch.zeros(len(pairs)), pairs.rows("train")[:64]
+    weights[some] = torch.linspace(0.1, 1, 64)
+    stream = Stream(pairs, batch_size=32, epochs=1, seed=0, weights=weights)
     assert len(stream) == 2
     seen = torch.cat([stream[step].known["weights"][0] for step in range(2)])
-    assert torch.equal(seen.sort().values, weights[:64])
+    assert torch.equal(seen.sort().values, weights[some])
     assert torch.equal(*stream[0].known["weights"])
 
 

@@ -24,6 +24,7 @@ from gcalign.lab.data import sources, stores
 from gcalign.lab.data.decode import pixels_of
 from gcalign.lab.data.imagenet100 import WNIDS
 from gcalign.lab.data.images import InMemory, OnDemand, described
+from gcalign.lab.data.sides import views_of
 from gcalign.lab.data.sources import labels_of, load, names
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -449,9 +450,9 @@ def test_memory_is_flat_in_the_number_of_images(tmp_path, monkeypatch, kind):
             write_table(root / "train.parquet", [picture(7)] * n, label=[k % 10 for k in range(n)])
         tracemalloc.start()
         images = load(kind, "train", root=root)
-        stream = Stream(images, batch_size=32, epochs=2, seed=0, noise=0.0, views=2)
+        stream = Stream(views_of(images), batch_size=32, epochs=2, seed=0)
         for step in (0, 1, len(stream) - 1):
-            assert (stream[step].bases[1] == 7).all()
+            assert (stream[step].items[1] == 7).all()
         now, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         held.append(now + pa.total_allocated_bytes())
@@ -528,7 +529,7 @@ def test_without_files_and_network_the_error_says_what_to_download(tmp_path, off
 
 
 def test_fashion_mnist_and_cifar10c_tell_of_their_other_sources(tmp_path, offline, monkeypatch):
-    monkeypatch.setattr("gcalign.lab.data.files.DEBIAN", tmp_path / "none")
+    monkeypatch.setattr(stores, "DEBIAN", tmp_path / "none")
     with pytest.raises(ValueError, match=r"as no root= was given.*apt install dataset-fashion-mnist"):
         load("fashion-mnist", "train")
     with pytest.raises(ValueError, match=r"unpack CIFAR-10-C.tar .*<root>/fog.npy"):

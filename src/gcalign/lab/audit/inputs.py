@@ -13,7 +13,7 @@ import torch
 
 from gcalign.errors import did_you_mean
 from gcalign.lab import arrays, files
-from gcalign.lab.data.tables import Parquet, columns_of, python_values
+from gcalign.lab.data.arrow import Parquet, python_values, read_columns
 from gcalign.lab.words import path_of
 
 EMBEDDINGS = (".npy", ".npz", ".parquet", ".safetensors")
@@ -126,7 +126,7 @@ def _columns(place: Place) -> Any:
     schema = _schema(place)
     numbered = sorted((n for n in schema.names if re.fullmatch(r"f\d+", n)), key=lambda n: int(n[1:]))
     if place.name is None and numbered:
-        table = columns_of(place.path, numbered)
+        table = read_columns(place.path, numbered)
         for name in numbered:
             _full(place, name, table[name])
         return np.stack([table[name].to_numpy() for name in numbered], axis=1)
@@ -134,7 +134,7 @@ def _columns(place: Place) -> Any:
     if not lists:
         raise ValueError(f"{place} has no embeddings; it must have a column of lists, or columns f0, f1 …")
     name = place.chosen(lists)
-    column = columns_of(place.path, [name])[name]
+    column = read_columns(place.path, [name])[name]
     _full(place, name, column)
     joined = column.combine_chunks()
     values = joined.flatten().to_numpy(zero_copy_only=False)
@@ -181,7 +181,7 @@ def _items(place: Place, n: int) -> list[Any]:
             raise ValueError(f"{place} is not UTF-8 ({error.reason}); save it again as UTF-8") from None
     else:
         name = place.chosen(list(_schema(place).names))
-        column = columns_of(place.path, [name])[name]
+        column = read_columns(place.path, [name])[name]
         _full(place, name, column)
         values = python_values(column)
     if len(values) != n:

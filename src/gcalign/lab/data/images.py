@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcalign.lab.data.decode import decode, report
-from gcalign.lab.data.encoded import Encoded, Index
+from gcalign.lab.data.decode import Encoded, Index, decode, report
 
 
 class Images(ABC):

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gcalign.errors import count, one_of
-from gcalign.lab.data import files, stores
 from gcalign.lab.data.catalogue import DATA_SETS, WORDS, DataSet, Normalisation, find, names
-from gcalign.lab.data.decode import decode, report, short_side, statistics
-from gcalign.lab.data.encoded import Arrays, Encoded, Index, Records, some
+from gcalign.lab.data.decode import Arrays, Encoded, Index, Records, decode, report, short_side, statistics
 from gcalign.lab.data.images import Images, InMemory, OnDemand, Places
 from gcalign.lab.data.splits import labels_of, strata, stratified, subset
-from gcalign.lab.data.stores import Found
 from gcalign.lab.limits import limit as allowed
 from gcalign.lab.limits import within
-from gcalign.lab.words import path_of
+from gcalign.lab.words import path_of, some
+
+if TYPE_CHECKING:
+    from gcalign.lab.data.stores import Found
 
 __all__ = ["DATA_SETS", "DataSet", "labels_of", "load", "names", "register"]
 
@@ -31,15 +31,8 @@ MEASURED = 2000  # images from which mean and standard deviation are taken where
 SAMPLE = 100  # images from whose sizes one is chosen where nobody chose
 SEEN = 1024  # among so many, where those far down a file cost reading it
 LARGEST = 224  # side of images whose size is nobody's choice
+TABLES = ("pairs", "shapes")  # data sets whose columns are the sides: `table_sides`
 
-Store = Callable[[DataSet, Path | None], Found]
-STORES: Mapping[str, tuple[Store, ...]] = {  # where to look, in this order
-    "imagenet100": (stores.parquet, stores.saved, files.wnids, stores.hub),
-    "fashion-mnist": (stores.parquet, stores.saved, files.idx, stores.hub),
-    "folder": (files.folder,),
-    "parquet": (stores.parquet, stores.saved),
-}
-USUAL: tuple[Store, ...] = (stores.parquet, stores.saved, stores.hub)
 Maker = Callable[..., Images]
 MAKERS: dict[str, Maker] = {}  # data sets that are made, or that users bring
 
@@ -94,7 +87,9 @@ def load(
     if name == "cifar10c":
         if corruption is None or severity is None or not 1 <= severity <= 5:
             raise ValueError(f"corruption={corruption!r}, severity={severity}: cifar10c needs both, e.g. 'fog' and 3")
-        found = files.npy(data_set, place, corruption, severity)
+        from gcalign.lab.data.stores import npy
+
+        found = npy(data_set, place, corruption, severity)
         if not found:
             about: dict[str, Any] = {"root": root, "limit": limit, "at_most": at_most, "on_error": on_error}
             return _corrupted(place, corruption, severity, size or 32, {**about, "seed": seed})
@@ -160,6 +155,8 @@ def _corrupted(root: Path | None, corruption: str, severity: int, size: int, abo
 
 def _found(data_set: DataSet, root: Path | None) -> Found:
     """What the first store that has the data set has of it."""
+    from gcalign.lab.data.stores import STORES, USUAL  # pyarrow, which data that are made do not need
+
     return next((found for store in STORES.get(data_set.name, USUAL) if (found := store(data_set, root))), {})
 
 

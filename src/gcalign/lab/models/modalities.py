@@ -82,13 +82,19 @@ class Numbers(nn.Module):
 
 
 def side_encoder(
-    name: str | Factory, kind: str, shape: tuple[int, ...], *, width: float = 1.0, seed: int = 0
+    name: str | Factory,
+    kind: str,
+    shape: tuple[int, ...],
+    *,
+    width: float = 1.0,
+    stem: str = "auto",
+    seed: int = 0,
 ) -> nn.Module:
     """The encoder of one side: items of this kind and shape → [B, features], initialised from `seed`."""
     if kind == "image":
         if isinstance(name, str) and name in ("ngrams", "mlp"):
             raise ValueError(f"the encoder {name!r} is not for images; {did_you_mean(name, NAMES)}")
-        return encoder(name, shape=(shape[0], shape[1], shape[2]), width=width, seed=seed)
+        return encoder(name, shape=(shape[0], shape[1], shape[2]), width=width, stem=stem, seed=seed)
     with seeded(seed):
         if isinstance(name, str):
             if name != USUAL[kind]:

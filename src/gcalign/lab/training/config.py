@@ -12,8 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from gcalign import methods
 from gcalign.errors import did_you_mean, one_of
-from gcalign.lab.data.pair_sources import NAMES as PAIRED
-from gcalign.lab.data.pair_sources import table_of
+from gcalign.lab.data.sources import TABLES as PAIRED
 from gcalign.lab.data.sources import check_place
 from gcalign.lab.data.sources import names as data_names
 from gcalign.lab.training import rules
@@ -23,7 +22,6 @@ from gcalign.lab.training.weights import digest
 from gcalign.objective import Objective
 from gcalign.targets import Blocks, Labels
 
-DATA = (*(name for name in data_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
 COMMON = ("iterations", "tol", "layout", "gradient", "block", "learnable")
 MISSING = ""  # a name that a group gives
 
@@ -89,6 +87,8 @@ class Data:
     def check_place(self) -> None:
         """That its files are where they should be; a config of a run is read without them."""
         if self.paired:
+            from gcalign.lab.data.table_sides import table_of
+
             table_of(self.name, self.root, self.size)
         else:
             check_place(self.name, self.root)
@@ -224,6 +224,11 @@ def _method_node(name: str) -> dict[str, Any]:
     return {"name": name, **defaults, **{k: None for k in COMMON if k not in defaults}}
 
 
+def data_choices() -> tuple[str, ...]:
+    """The data sets that can be trained on, those that a user has registered by now included."""
+    return (*(name for name in data_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
+
+
 def configured(overrides: Sequence[str]) -> Config:
     """`["method=gca-uot", "data=cifar10", "epochs=5"]` as a checked `Config`."""
     given: dict[str, str] = {}
@@ -235,7 +240,7 @@ def configured(overrides: Sequence[str]) -> Config:
     method = one_of("method", given.pop("method", "gca-ince"), methods.names())
     data, recipe = given.pop("data", "scenes"), given.pop("recipe", "default")
     if "/" not in data:  # any name on the hub has one
-        one_of("data", data, DATA)
+        one_of("data", data, data_choices())
     content: dict[str, Any] = {"method": _method_node(method), "data": {"name": data}}
     if data in PAIRED:
         content["data"]["on_error"] = "raise"  # a pair with a side missing is a fault of the table

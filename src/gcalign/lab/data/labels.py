@@ -1,4 +1,4 @@
-"""The columns of a table: which holds the images, which the labels and domains, and those as numbers with names."""
+"""Which column of a table holds the images, which the labels and domains; and those as numbers with names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from gcalign.lab.data.arrow import ArrowTable
 from gcalign.lab.data.catalogue import DataSet
-from gcalign.lab.data.encoded import Index, Records
-from gcalign.lab.data.tables import ArrowTable
+from gcalign.lab.data.decode import Index, Records
 from gcalign.lab.words import explained
 
 
