@@ -12,7 +12,7 @@ import torch
 
 import gcalign
 from gcalign.lab.data.images import InMemory
-from gcalign.lab.training import tensors
+from gcalign.lab.training import checkpoints
 from gcalign.lab.training.callbacks import RunRecorder
 from gcalign.lab.training.config import configured
 
@@ -38,7 +38,7 @@ def config_for(folder, *words):
 
 
 def weights(run):
-    return tensors.read(run.weights_file)[0]
+    return checkpoints.read(run.weights_file)[0]
 
 
 def assert_same(a, b):

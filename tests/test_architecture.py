@@ -150,11 +150,6 @@ def test_one_name_is_one_class_in_the_lab():
     assert {name for name, times in names.items() if times > 1} <= TWICE
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_modules_stay_under_about_300_lines(path):
-    assert len(path.read_text().splitlines()) <= 320
-
-
 def test_a_name_is_one_class_in_the_lab_and_none_of_the_library():
     library, lab = Counter(), Counter()
     for path in MODULES:

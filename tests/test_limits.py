@@ -27,7 +27,7 @@ from gcalign.lab import files, limits
 from gcalign.lab.data import sources
 from gcalign.lab.data.sources import load
 from gcalign.lab.data.table_sides import load_columns, open_table
-from gcalign.lab.training import runs, tensors
+from gcalign.lab.training import checkpoints, runs
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.load import load_whole
 from gcalign.lab.training.runs import Run
@@ -491,9 +491,9 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, stopped, words):
 )
 def test_odd_metadata_of_a_checkpoint_is_an_error_with_a_remedy(stopped, change):
     config, run = stopped
-    content, about = tensors.read(run.checkpoint_file)
+    content, about = checkpoints.read(run.checkpoint_file)
     changed = {k: v for k, v in (about | change).items() if v is not None}
-    tensors.save(run.checkpoint_file, content, changed)
+    checkpoints.save(run.checkpoint_file, content, changed)
     with pytest.raises(ValueError, match=r"delete it to start (the|this) run again"):
         train(config, images=pictures(), quiet=True)
 
@@ -508,7 +508,7 @@ def test_odd_metadata_of_a_checkpoint_is_an_error_with_a_remedy(stopped, change)
 )  # fmt: skip
 def test_weights_that_do_not_say_what_they_are_are_an_error_with_a_remedy(tmp_path, about):
     run = train(config_for(tmp_path), images=pictures(), quiet=True)
-    content, _ = tensors.read(run.weights_file)
+    content, _ = checkpoints.read(run.weights_file)
     content = {key.removeprefix("towers.0."): value for key, value in content.items()}  # as version 0.1 wrote them
     save_file(content, run.weights_file, {} if about is None else {"gcalign": about})
     with pytest.raises(ValueError, match=r"does not say what it holds.*(train the|start this) run again|does not fit"):
@@ -517,8 +517,8 @@ def test_weights_that_do_not_say_what_they_are_are_an_error_with_a_remedy(tmp_pa
 
 def test_weights_of_another_type_are_refused(tmp_path):
     run = train(config_for(tmp_path), images=pictures(), quiet=True)
-    content, about = tensors.read(run.weights_file)
-    tensors.save(run.weights_file, {k: v.double() for k, v in content.items()}, about)
+    content, about = checkpoints.read(run.weights_file)
+    checkpoints.save(run.weights_file, {k: v.double() for k, v in content.items()}, about)
     with pytest.raises(ValueError, match=r"is torch\.float64, not torch\.float32"):
         gcalign.load(run.path)
 

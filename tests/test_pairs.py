@@ -24,7 +24,7 @@ from gcalign.cli import main
 from gcalign.lab.data.sides import divided
 from gcalign.lab.data.table_sides import base_emoji, load_columns
 from gcalign.lab.evaluation.retrieval import Gallery, nearest, ranks_of, recall
-from gcalign.lab.models.modalities import NGrams, hashed
+from gcalign.lab.models.encoders import NGrams, hashed
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.encoder import Encoders
 from gcalign.lab.training.export import export
@@ -168,6 +168,8 @@ def test_pairs_with_a_fault_can_be_left_out(table):
         ("a.csv", "image,name\nx.png,b\n", "is missing in"),
         ("a.csv", "image,name\nx.png\n", "does not have one value for each column"),
         ("a.jsonl", '{"a": 1, "b": "x"}\n{"a": 2}\n', r"row 1 has 1 of 2 columns \(b missing\)"),
+        ("a.csv", "a,name,a\nx,b,y\n", "has two columns called 'a'"),
+        ("a.jsonl", '{"a": 1, "name": "x", "a": 2}\n', "line 1 is not JSON .*the key 'a' is there twice"),
         ("a.jsonl", "{\n", "line 1 is not JSON"),
         ("a.jsonl", "", "has no rows"),
         ("a.txt", "", "must end in .parquet"),
@@ -179,6 +181,21 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, said):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=said):
         load_columns("pairs", root=tmp_path / name, columns=["image" if "image" in content else "a", "name"])
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b"])
+def test_a_text_may_hold_what_python_takes_for_the_end_of_a_line(tmp_path, odd):
+    lines = [json.dumps({"a": f"text {k}{odd}more", "b": f"b {k}"}, ensure_ascii=False) for k in range(12)]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    found = load_columns("pairs", root=tmp_path / "x.jsonl", columns=["a", "b"])
+    assert found.sides[0].items[3] == f"text 3{odd}more"
+
+
+def test_images_of_two_columns_on_one_side_get_one_size(table):
+    small = [{"bytes": png((9, k, 9), size=6), "path": None} for k in range(12)]
+    found = load_columns("pairs", root=table(small=small), columns=["image+small", "name"])
+    assert found.sides[0].items.shape == (24, 3, 6, 6)
+    assert found.sides[0].items[1::2, 1, 0, 0].tolist() == list(range(12))
 
 
 def test_arrays_of_different_lengths_and_pickles_are_refused(tmp_path):

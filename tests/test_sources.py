@@ -21,11 +21,12 @@ import torch
 from PIL import Image
 
 from gcalign.lab.data import sources, stores
+from gcalign.lab.data.catalogue import WNIDS
 from gcalign.lab.data.decode import pixels_of
-from gcalign.lab.data.imagenet100 import WNIDS
 from gcalign.lab.data.images import InMemory, OnDemand, described
 from gcalign.lab.data.sides import views_of
 from gcalign.lab.data.sources import labels_of, load, names
+from gcalign.lab.training.config import configured
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is absent")
@@ -260,6 +261,7 @@ def test_a_user_registers_a_data_set_with_one_decorator():
             return InMemory(torch.zeros(limit, 3, size, size, dtype=torch.uint8), name="stripes", split=split)
 
         assert "stripes" in names()
+        assert configured(["data=stripes"]).data.name == "stripes"
         assert load("stripes", "test", size=5, limit=2).shape == (3, 5, 5)
         with pytest.raises(ValueError, match="data='stripes' is already registered"):
             sources.register("stripes")(stripes)

@@ -23,12 +23,12 @@ from gcalign.cli import main
 from gcalign.lab.data.images import Images
 from gcalign.lab.models import encoder as new_encoder
 from gcalign.lab.training import export as exports
+from gcalign.lab.training.checkpoints import read, save
 from gcalign.lab.training.config import Data, configured
 from gcalign.lab.training.export import export
 from gcalign.lab.training.probe import probe
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.samples import images_of
-from gcalign.lab.training.tensors import read, save
 from gcalign.lab.training.train import train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]

@@ -18,7 +18,7 @@ from torch import nn
 
 import gcalign
 from gcalign.lab.data.sides import views_of
-from gcalign.lab.training import loggers, runs, tensors
+from gcalign.lab.training import checkpoints, loggers, runs
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Training
@@ -286,7 +286,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, monkeypatch):
 
 def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
     run = train(config_for(tmp_path), images=pictures(), quiet=True)
-    saved, about = tensors.read(run.weights_file)
+    saved, about = checkpoints.read(run.weights_file)
     assert about["config"]["method"]["name"] == "gca-ince"
     encoder = gcalign.load(run.path)
     assert isinstance(encoder, nn.Module)

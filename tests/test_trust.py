@@ -23,7 +23,7 @@ from gcalign.lab import provenance
 from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records
 from gcalign.lab.models import outside
-from gcalign.lab.training import tensors
+from gcalign.lab.training import checkpoints
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.embed import embed
 from gcalign.lab.training.runs import Run
@@ -60,9 +60,9 @@ def rewrite(run, change):
     content = json.loads(run.config_file.read_text())
     change(content)
     run.config_file.write_text(json.dumps(content))
-    content, about = tensors.read(run.weights_file)
+    content, about = checkpoints.read(run.weights_file)
     change(about["config"])
-    tensors.save(run.weights_file, content, about)
+    checkpoints.save(run.weights_file, content, about)
 
 
 # code

@@ -19,10 +19,10 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from gcalign.lab.pictures import open_image
+from gcalign.lab.pictures import opened
 from gcalign.lab.words import some
 
-SMALLEST = 4  # pixels on each side; what is smaller is a spacer or a mistake
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")  # of image files
 CHUNK = 128  # images for each task: the pool's own work is as long as decoding a few small images
 Raw = Path | bytes | npt.NDArray[np.uint8]  # a file, its bytes, or pixels [H, W] or [H, W, 3]
 Index = npt.NDArray[np.int64]
@@ -101,23 +101,14 @@ class Records:
     notes: tuple[str, ...] = ()  # for the user: what became labels, what was passed over
 
 
-def _opened(raw: Raw | Image.Image) -> Image.Image:
-    if isinstance(raw, Image.Image):
-        return raw
-    image = open_image(raw) if isinstance(raw, (bytes, Path)) else Image.fromarray(raw)
-    if min(image.size) < SMALLEST:
-        raise ValueError(f"{image.width}×{image.height} pixels; at least {SMALLEST} on each side are needed")
-    return image
-
-
 def short_side(raw: Raw) -> int:
     """Of the image as it is stored."""
-    return min(_opened(raw).size)
+    return min(opened(raw).size)
 
 
 def pixels_of(raw: Raw | Image.Image, size: int) -> npt.NDArray[np.uint8]:  # -> [size, size, 3]
     """RGB, the shorter side brought to `size`, the square in the middle."""
-    image = _opened(raw)
+    image = opened(raw)
     if "exif" in image.info:  # cameras store a photo as the sensor saw it, and how to turn it
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):  # Pillow would clip 16-bit grey at 255, which is white

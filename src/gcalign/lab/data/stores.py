@@ -21,10 +21,9 @@ import torch
 from gcalign.lab import files
 from gcalign.lab.data.arrow import ArrowTable, Mapped, Parquet
 from gcalign.lab.data.catalogue import STORED, DataSet, places
-from gcalign.lab.data.decode import Arrays, Files, Records
+from gcalign.lab.data.decode import SUFFIXES, Arrays, Files, Records
 from gcalign.lab.data.labels import records
 from gcalign.lab.limits import limit, within
-from gcalign.lab.pictures import SUFFIXES
 from gcalign.lab.words import explained, some
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist

@@ -18,8 +18,7 @@ import numpy as np
 
 from gcalign.errors import did_you_mean
 from gcalign.lab import arrays, files
-from gcalign.lab.data.decode import Arrays, Encoded, Files
-from gcalign.lab.pictures import SUFFIXES
+from gcalign.lab.data.decode import SUFFIXES, Arrays, Encoded, Files
 from gcalign.lab.words import explained
 
 

@@ -1,22 +1,66 @@
-"""Everything that a step starts from, in one file: the state of the module, the optimiser and mixed precision.
+"""Tensors in safetensors files: the weights of a run, and checkpoints, which hold everything that a step starts from.
 
-Lightning's own checkpoints are pickles, which run code when they are read.
+Lightning's own checkpoints are pickles, which run code when they are read. These hold the state of the module, the
+optimiser and mixed precision; all else follows from the step.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
 import torch
 from lightning.pytorch.plugins import Precision
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from gcalign.lab import files
+from gcalign.lab.training.module import Training, preprocessing_of
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.tensors import AGAIN, read, save
 from gcalign.lab.words import explained
+
+AGAIN = "delete it to start this run again"
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
+    """Tensors and what is known about them, whole or not at all; the same content gives the same bytes."""
+    seen: set[int] = set()
+    plain = {}
+    for key, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        plain[key] = value.clone() if value.data_ptr() in seen else value  # safetensors refuses shared memory
+        seen.add(value.data_ptr())
+    # one entry: safetensors writes several in any order
+    files.write(path, to_bytes(plain, {"gcalign": json.dumps(about, sort_keys=True)}))
+
+
+def read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors (unless they are not wanted) and what is known about them; a damaged file is an error with a remedy."""
+    with explained(f"{path} cannot be read", AGAIN, SafetensorError, OSError, RuntimeError, ValueError):
+        if not path.is_file():
+            raise OSError("it is not a file")
+        with safe_open(path, framework="pt") as file:
+            content = {k: file.get_tensor(k) for k in (file.keys() if tensors else ())}
+            metadata = dict(file.metadata() or {})
+    with explained(f"{path} does not say what it holds", AGAIN, ValueError, KeyError):
+        about = files.from_json(metadata["gcalign"])
+        if not isinstance(about, dict):
+            raise ValueError(f"{about!r} instead of a mapping")
+    return content, about
+
+
+def save_weights(run: Run, module: Training, state: Mapping[str, Tensor]) -> None:
+    """The towers and ε, with the config and the preprocessing inside."""
+    tensors = {name: value for name, value in state.items() if name.startswith(("towers.", "criterion."))}
+    sides = [asdict(side) for side in preprocessing_of(module.samples)]
+    save(run.weights_file, tensors, {"config": module.config.identity, "sides": sides})
 
 
 def save_checkpoint(run: Run, trainer: L.Trainer, module: L.LightningModule, step: int, config: str) -> None:

@@ -21,12 +21,12 @@ import gcalign
 from gcalign.errors import one_of
 from gcalign.kernels import normalize
 from gcalign.lab import files
+from gcalign.lab.training.checkpoints import read, save
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.encoder import Encoder, Encoders
 from gcalign.lab.training.load import load, weights_of
 from gcalign.lab.training.probe import words
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.tensors import read, save
 from gcalign.lab.words import explained, path_of, printable
 
 TOLERANCE = 1e-4  # of the largest feature: other programs round differently

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,14 @@ import torch
 from torch import Tensor
 
 from gcalign.errors import count, one_of
-from gcalign.lab.data.sides import KINDS, Preprocessing, Samples
+from gcalign.lab.data.sides import KINDS, Preprocessing
 from gcalign.lab.models import Factory, outside
+from gcalign.lab.training.checkpoints import read
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.encoder import Encoder, Encoders
-from gcalign.lab.training.module import Tower, encoder_names, preprocessing_of
+from gcalign.lab.training.module import Tower, encoder_names
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.tensors import read, save
 from gcalign.lab.words import explained, quoted
-
-
-def save_weights(run: Run, state: Mapping[str, Tensor], config: Config, samples: Samples) -> None:
-    """The towers and ε, with the config and the preprocessing inside."""
-    tensors = {name: value for name, value in state.items() if name.startswith(("towers.", "criterion."))}
-    sides = [asdict(side) for side in preprocessing_of(samples)]
-    save(run.weights_file, tensors, {"config": config.identity, "sides": sides})
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from gcalign.caching import cached_backward
 from gcalign.kernels import normalize
 from gcalign.lab.data.sides import Preprocessing, Samples
 from gcalign.lab.models import Factory, Twin, momentum_at, outside, predictor, projector
-from gcalign.lab.models.modalities import USUAL, side_encoder
+from gcalign.lab.models.encoders import USUAL, side_encoder
 from gcalign.lab.training.config import Config, criterion_of
 from gcalign.lab.training.optimizers import lr_at, optimizer_of
-from gcalign.lab.training.pair_rules import encoders_of
+from gcalign.lab.training.rules import encoders_of
 from gcalign.lab.training.stream import Batch, seed_of
 from gcalign.metrics import alignment, uniformity
 from gcalign.symmetric import Symmetric

@@ -12,6 +12,7 @@ from gcalign.lab.models.encoders import STEMS
 from gcalign.lab.models.heads import PROJECTORS
 from gcalign.lab.training import loggers, optimizers
 from gcalign.lab.training.pair_rules import check_paired, refuse
+from gcalign.lab.training.pair_rules import encoders_of as encoders_of
 
 if TYPE_CHECKING:
     from gcalign.lab.training.config import Config

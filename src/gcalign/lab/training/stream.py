@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 from gcalign.lab.data import splits
 from gcalign.lab.data.sides import Samples
 from gcalign.lab.training.config import Config
-from gcalign.lab.training.weights import weights_of_pairs
 
 
 def seed_of(*parts: int | str) -> int:
@@ -101,6 +100,11 @@ class Stream(Dataset[Batch]):
     @classmethod
     def of(cls, config: Config, samples: Samples, **more: Any) -> Stream:
         """The batches that a config asks for; `more` are rank, world and members."""
+        weights = None
+        if config.pairs.weights is not None:
+            from gcalign.lab.training.weights import weights_of_pairs
+
+            weights = weights_of_pairs(config.pairs, len(samples))
         return cls(
             samples,
             batch_size=config.batch_size,
@@ -110,7 +114,7 @@ class Stream(Dataset[Batch]):
             fixed=config.pairs.fixed,
             mislabelled=config.target.noise,
             views=config.view_name if config.augment_in == "workers" else None,
-            weights=weights_of_pairs(config.pairs, len(samples)),
+            weights=weights,
             **more,
         )
 

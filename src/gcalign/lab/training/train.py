@@ -25,9 +25,8 @@ from gcalign.lab.data.sides import ColumnSide, Samples, ViewSide, described, vie
 from gcalign.lab.limits import within
 from gcalign.lab.models import Factory
 from gcalign.lab.training.callbacks import OnlineKNN, ProgressCallback, RunRecorder, scalars
-from gcalign.lab.training.checkpoints import checkpoint_step, whole_state
+from gcalign.lab.training.checkpoints import checkpoint_step, save_weights, whole_state
 from gcalign.lab.training.config import Config
-from gcalign.lab.training.load import save_weights
 from gcalign.lab.training.loggers import logger_of, restart
 from gcalign.lab.training.module import Training
 from gcalign.lab.training.owner import BusyError, owned
@@ -133,7 +132,7 @@ def _continued(run: Run, trainer: L.Trainer, module: Training, stream: Stream, r
         _fit(trainer, module, loader)
         state = whole_state(module)
         if trainer.is_global_zero:
-            save_weights(run, state, config, module.samples)
+            save_weights(run, module, state)
             run.finish()
     except KeyboardInterrupt:
         where = f"interrupted at step {module.done} of {stream.total}"
