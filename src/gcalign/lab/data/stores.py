@@ -28,24 +28,24 @@ from gcalign.lab.words import explained, some
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PATIENCE = 5.0  # seconds for the hub to answer at all
-Found = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
+StoredSplits = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
 
 
-def parquet(data_set: DataSet, root: Path | None) -> Found:
+def parquet(data_set: DataSet, root: Path | None) -> StoredSplits:
     """`<split>.parquet`, `<split>-*.parquet` or `<split>/*.parquet`; or, where a split can be made, any such file."""
     if root is not None and root.is_file():
         return _tables({"all": Parquet([root])}, data_set)
     for place in places(data_set, root):
         layouts = ("{}.parquet", "{}-*.parquet", "{}/*.parquet")
-        found = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
-        if data_set.share is not None and not any(found.values()):
-            found = {"all": sorted(place.glob("*.parquet"))}
-        if any(found.values()):
-            return _tables({word: Parquet(paths) for word, paths in found.items() if paths}, data_set)
+        stored = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
+        if data_set.share is not None and not any(stored.values()):
+            stored = {"all": sorted(place.glob("*.parquet"))}
+        if any(stored.values()):
+            return _tables({word: Parquet(paths) for word, paths in stored.items() if paths}, data_set)
     return {}
 
 
-def saved(data_set: DataSet, root: Path | None) -> Found:
+def saved(data_set: DataSet, root: Path | None) -> StoredSplits:
     """A folder that `save_to_disk` of Hugging Face's `datasets` wrote."""
     for place in places(data_set, root):
         if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
@@ -57,7 +57,7 @@ def saved(data_set: DataSet, root: Path | None) -> Found:
     return {}
 
 
-def hub(data_set: DataSet, root: Path | None) -> Found:
+def hub(data_set: DataSet, root: Path | None) -> StoredSplits:
     """The data set on the Hugging Face hub, or what an earlier download left in its cache."""
     assert data_set.hub is not None
     import datasets
@@ -73,11 +73,11 @@ def hub(data_set: DataSet, root: Path | None) -> Found:
     return _mapped(loaded, data_set.hub, data_set)
 
 
-def _tables(tables: Mapping[str, ArrowTable], data_set: DataSet) -> Found:
+def _tables(tables: Mapping[str, ArrowTable], data_set: DataSet) -> StoredSplits:
     return {word: partial(records, tables, word, data_set) for word in tables}
 
 
-def _mapped(loaded: Any, origin: str, data_set: DataSet) -> Found:
+def _mapped(loaded: Any, origin: str, data_set: DataSet) -> StoredSplits:
     splits = loaded if isinstance(loaded, dict) else {"all": loaded}
     tables = {str(w): Mapped(rows.data, rows.features.arrow_schema, f"{origin} {w}") for w, rows in splits.items()}
     return _tables(tables, data_set)
@@ -146,23 +146,23 @@ def _chosen(names: list[str], others: Counter[str]) -> list[str]:
 
 def _under(folder: Path, inside: str, others: Counter[str]) -> list[str]:
     """The images anywhere within `folder/inside`, by their names relative to `folder`, in order."""
-    found = []
+    paths = []
     for top, _, names in os.walk(folder / inside):
         here = os.path.relpath(top, folder)
-        found += [os.path.join(here, name) for name in _chosen(names, others)]
-    return sorted(found, key=lambda name: name.split(os.sep))
+        paths += [os.path.join(here, name) for name in _chosen(names, others)]
+    return sorted(paths, key=lambda name: name.split(os.sep))
 
 
 def _subfolders(folder: Path, root: Path) -> dict[str, Path]:
     """The folders in a folder; a link that leads out of the root, which is what the user named, is not followed."""
-    found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")}
-    for path in found.values():
+    folders = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")}
+    for path in folders.values():
         if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
             raise ValueError(
                 f"{path} links to {path.resolve()}, which is outside {root}; only what is within it is read: move the "
                 "images there, or remove the link"
             )
-    return found
+    return folders
 
 
 def _divided(root: Path) -> dict[str, Path]:
@@ -199,7 +199,7 @@ def _folder_records(folder: Path, classes: tuple[str, ...]) -> Records:
     return Records(files, labels, classes=classes, notes=tuple(notes))
 
 
-def folder(data_set: DataSet, root: Path | None) -> Found:
+def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
     """Image files, in class folders or loose (then unlabelled), in folders of splits or undivided."""
     if root is None or not root.is_dir():
         raise ValueError(f"root={root} is not a folder; data=folder needs the one that holds the images")
@@ -221,7 +221,7 @@ def _wnid_records(folder: Path, classes: tuple[str, ...]) -> Records:
     return _folder_records(folder, classes)
 
 
-def wnids(data_set: DataSet, root: Path | None) -> Found:
+def wnids(data_set: DataSet, root: Path | None) -> StoredSplits:
     """A local ImageNet, `<split>/<wnid>/*.JPEG`, of which the classes of the data set are taken."""
     for place in places(data_set, root):
         splits = {word: place / word for word in STORED if (place / word).is_dir()}
@@ -257,19 +257,19 @@ def _idx_records(images: Path, labels: Path, classes: tuple[str, ...]) -> Record
     return Records(Arrays(pixels, str(images)), torch.from_numpy(codes.astype(np.int64)), classes=classes)
 
 
-def idx(data_set: DataSet, root: Path | None) -> Found:
+def idx(data_set: DataSet, root: Path | None) -> StoredSplits:
     """The IDX files of MNIST's form, gzipped or not, in the root or where Debian's package puts them."""
     for place in [*places(data_set, root), DEBIAN]:
-        found: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
         for word, stem in (("train", "train"), ("test", "t10k")):
             images, labels = (
                 next((p for end in ("", ".gz") if (p := place / f"{stem}-{part}-ubyte{end}").is_file()), None)
                 for part in ("images-idx3", "labels-idx1")
             )
             if images and labels:
-                found[word] = partial(_idx_records, images, labels, data_set.classes)
-        if found:
-            return found
+                stored[word] = partial(_idx_records, images, labels, data_set.classes)
+        if stored:
+            return stored
     return {}
 
 
@@ -295,7 +295,7 @@ def _npy_records(images: Path, labels: Path, severity: int, classes: tuple[str, 
     )
 
 
-def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) -> Found:
+def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) -> StoredSplits:
     """The published CIFAR-10-C: `<corruption>.npy`, five severities one after the other, and `labels.npy`."""
     for place in places(data_set, root, "CIFAR-10-C"):
         images, labels = place / f"{corruption}.npy", place / "labels.npy"
@@ -304,7 +304,7 @@ def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) ->
     return {}
 
 
-Store = Callable[[DataSet, Path | None], Found]
+Store = Callable[[DataSet, Path | None], StoredSplits]
 STORES: Mapping[str, tuple[Store, ...]] = {  # where to look, in this order
     "imagenet100": (parquet, saved, wnids, hub),
     "fashion-mnist": (parquet, saved, idx, hub),
