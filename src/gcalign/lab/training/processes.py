@@ -31,10 +31,8 @@ def environment_of(config: Config) -> ClusterEnvironment:
                 f"{_command(config, environment)}"
             )
         return environment
-    world, name = (
-        environment.world_size(),
-        "torchrun" if isinstance(environment, TorchElasticEnvironment) else "the cluster",
-    )
+    world = environment.world_size()
+    name = "torchrun" if isinstance(environment, TorchElasticEnvironment) else "the cluster"
     here = os.environ.get("LOCAL_WORLD_SIZE" if name == "torchrun" else "SLURM_NTASKS_PER_NODE", "")
     devices = int(here) if here.isdigit() else config.devices
     if (config.world, config.devices) != (world, devices):
