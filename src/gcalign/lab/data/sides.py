@@ -143,10 +143,6 @@ class Samples:
             return torch.arange(len(self))
         return (self.split == SPLITS.index(split)).nonzero()[:, 0]
 
-    def side(self, name: str) -> ColumnSide:
-        """The column of this name."""
-        return next(side for side in self.sides if isinstance(side, ColumnSide) and side.name == name)
-
     def kept(self, rows: Tensor) -> Samples:
         """Some samples of a table, with the split that they had."""
         assert self.groups is not None

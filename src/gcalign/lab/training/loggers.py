@@ -17,7 +17,7 @@ from gcalign.errors import did_you_mean
 from gcalign.lab.outside import imported
 from gcalign.lab.words import explained
 
-LOCAL = ("tensorboard", "csv")  # each writes to the folder of its name in the run
+LOCAL = ("tensorboard", "csv")  # write to a folder of their own in the run
 
 
 def _own_arguments(name: str, run: Path) -> dict[str, Any]:
@@ -70,7 +70,9 @@ def logger_of(name: str, arguments: dict[str, Any], run: Path) -> Any:
 def restart(name: str, logger: Any, run: Path, lines: Iterable[tuple[int, dict[str, float]]]) -> None:
     """Log again what a run has, by step; what a killed process logged after its last checkpoint is forgotten."""
     if name in LOCAL:
-        shutil.rmtree(run / name, ignore_errors=True)
+        folder = Path(logger.log_dir)
+        if folder != run and folder.is_relative_to(run):
+            shutil.rmtree(folder, ignore_errors=True)
     if logger is not None and name != "wandb":  # which knows the steps of its own runs
         for step, scalars in lines:
             logger.log_metrics(scalars, step)

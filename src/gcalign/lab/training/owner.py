@@ -86,10 +86,10 @@ def owner_of(folder: Path) -> Owner | None:
 
 
 def check_links(folder: Path) -> None:
-    """That nothing in a run's folder is a link, which would be written through to wherever it leads."""
+    """That nothing in a run's folder links outside: it would be written through to wherever it leads."""
     for path in folder.rglob("*"):
-        if path.is_symlink():
-            raise ValueError(f"{path} is a link; a run writes to its own folder alone: remove the link")
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{path} links outside the run; a run writes to its own folder alone: remove the link")
 
 
 def _used(folder: Path, owner: Owner | None) -> str:
