@@ -31,7 +31,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[s
 def configuration() -> str:
     """Every option of `gcalign train`, of each method, and the recipes."""
     from gcalign.lab.training import keys
-    from gcalign.lab.training.config import COMMON, data_choices
+    from gcalign.lab.training.config import COMMON, data_names
     from gcalign.lab.training.recipes import RECIPES
 
     rows = [(f"`{key.name}`", f"`{key.default}`" if key.default else "", key.meaning) for key in keys.every()]
@@ -49,7 +49,7 @@ def configuration() -> str:
 error before anything is written. `gcalign train --help` prints the same keys; `dry=true` shows the resolved run and stops. The folder of a run has the hash of all options that decide its weights.
 
 * `method=` is one of {", ".join(f"`{name}`" for name in BUILT_IN)}, or a method of your own.
-* `data=` is one of {", ".join(f"`{name}`" for name in data_choices())}, or any name on the Hugging Face hub, such as `owner/name`.
+* `data=` is one of {", ".join(f"`{name}`" for name in data_names())}, or any name on the Hugging Face hub, such as `owner/name`.
 * `recipe=` gives the paper's settings of a data set; see below. Other words change them.
 * Lists are written `method.relax=[2.0,2.0]`. `null` means no value.
 

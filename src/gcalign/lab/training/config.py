@@ -14,11 +14,10 @@ from gcalign import methods
 from gcalign.errors import did_you_mean, one_of
 from gcalign.lab.data.sources import TABLES as PAIRED
 from gcalign.lab.data.sources import check_place
-from gcalign.lab.data.sources import names as data_names
+from gcalign.lab.data.sources import names as source_names
 from gcalign.lab.training import rules
 from gcalign.lab.training.recipes import RECIPES
 from gcalign.lab.training.typed import merged, typed, value_of
-from gcalign.lab.training.weights import digest
 from gcalign.objective import Objective
 from gcalign.targets import Blocks, Labels
 
@@ -224,9 +223,9 @@ def _method_node(name: str) -> dict[str, Any]:
     return {"name": name, **defaults, **{k: None for k in COMMON if k not in defaults}}
 
 
-def data_choices() -> tuple[str, ...]:
+def data_names() -> tuple[str, ...]:
     """The data sets that can be trained on, those that a user has registered by now included."""
-    return (*(name for name in data_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
+    return (*(name for name in source_names() if name != "cifar10c"), *PAIRED)  # that one is for testing
 
 
 def configured(overrides: Sequence[str]) -> Config:
@@ -240,7 +239,7 @@ def configured(overrides: Sequence[str]) -> Config:
     method = one_of("method", given.pop("method", "gca-ince"), methods.names())
     data, recipe = given.pop("data", "scenes"), given.pop("recipe", "default")
     if "/" not in data:  # any name on the hub has one
-        one_of("data", data, data_choices())
+        one_of("data", data, data_names())
     content: dict[str, Any] = {"method": _method_node(method), "data": {"name": data}}
     if data in PAIRED:
         content["data"]["on_error"] = "raise"  # a pair with a side missing is a fault of the table
@@ -256,7 +255,10 @@ def configured(overrides: Sequence[str]) -> Config:
         content = merged(content, value)
     found = Config.from_dict(content)
     found.check()
-    found.pairs.digest = None if found.pairs.weights is None else digest(found.pairs.weights)
+    if found.pairs.weights is not None:
+        from gcalign.lab.training.weights import digest
+
+        found.pairs.digest = digest(found.pairs.weights)
     return found
 
 
