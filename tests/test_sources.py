@@ -651,3 +651,13 @@ def test_the_real_pacs():
     assert train.domains.bincount().tolist() == [140] * 4
     assert torch.bincount(test.domains * 7 + test.labels).tolist() == [20] * 28
     assert not {t.numpy().tobytes() for t in train.pixels} & {t.numpy().tobytes() for t in test.pixels}
+
+
+def test_data_sets_known_by_name_are_found_in_the_folder_of_the_environment(cifar, tmp_path, monkeypatch):
+    monkeypatch.setenv("GCALIGN_DATA", str(cifar))
+    assert grey(load("cifar10", "test")) == list(range(100, 110))
+    write_images(tmp_path / "own", range(10))
+    monkeypatch.chdir("/")
+    assert len(load("folder", "all", root="own")) == 10
+    with pytest.raises(ValueError, match="root=None is not a folder"):
+        load("folder", "all")  # a user's own images are where they say

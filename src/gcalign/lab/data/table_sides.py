@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gcalign.errors import one_of
 from gcalign.lab.data.arrow import Parquet
+from gcalign.lab.data.catalogue import local
 from gcalign.lab.data.decode import Encoded, decode, short_side, statistics
 from gcalign.lab.data.sides import KINDS, ColumnSide, Preprocessing, Samples, coded, divided
 from gcalign.lab.data.sources import LARGEST, MEMORY, TABLES
@@ -37,7 +38,7 @@ def table_of(name: str, root: str | Path | None, size: int | None = None) -> Tab
         return shapes.Shapes(size or shapes.SIZE)
     if root is None:
         raise ValueError("data=pairs needs data.root=, a .parquet, .csv, .jsonl or .npz file with a column a side")
-    return open_table(path_of(root))
+    return open_table(local(root) or path_of(root))
 
 
 def open_table(root: Path) -> Table:
