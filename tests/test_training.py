@@ -18,6 +18,7 @@ from torch import nn
 
 import gcalign
 from gcalign.lab.data.sides import views_of
+from gcalign.lab.models import momentum_at
 from gcalign.lab.training import checkpoints, loggers, runs
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import configured
@@ -178,14 +179,21 @@ def test_the_twin_follows_the_optimiser_and_gets_no_gradient(tmp_path):
     assert not any(p.requires_grad for p in module.twin.parameters())
     online = {id(p) for p in module.towers.parameters()}
     assert not any(id(p) in online for p in module.twin.parameters())
-    seen = []
+    seen, momenta, module.done = [], [], 4
     honest = module.twin.update
-    module.twin.update = lambda m: seen.append(next(encoder.parameters()).clone()) or honest(m)
+
+    def update(momentum):
+        momenta.append(momentum)
+        seen.append(next(encoder.parameters()).clone())
+        honest(momentum)
+
+    module.twin.update = update
     before = next(encoder.parameters()).clone()
     for p in encoder.parameters():
         p.grad = torch.full_like(p, -1)
     module.configure_optimizers().step()
     torch.testing.assert_close(seen[0], before + 1)
+    assert momenta == [momentum_at(4, 10, module.config.model.momentum)]
 
 
 def test_mismatched_pairs_are_the_share_that_was_asked_for():
