@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gcalign.errors import count
-from gcalign.lab.data.sides import ColumnSide, Items, Samples, coded
+from gcalign.lab.data.sides import ColumnSide, Samples, coded
 
 KS = (1, 5, 10)
 BLOCK = 1 << 24  # entries of the similarity matrix that are held at once
@@ -105,19 +105,27 @@ class Retrieved:
         return dataclasses.asdict(self)
 
 
-class EmbeddedColumns:
-    """The columns of samples, each embedded once, when it is first asked for."""
+class ColumnEncoders(Protocol):
+    """What `gcalign.load` gives of a run on columns."""
 
-    def __init__(self, embed: Mapping[str, Callable[[Items], Tensor]], samples: Samples) -> None:
-        self.samples = samples
+    eps: float
+
+    def __getitem__(self, column: str) -> Any: ...
+
+
+class EmbeddedColumns:
+    """The columns of samples, each embedded once by its encoder, when it is first asked for."""
+
+    def __init__(self, encoders: ColumnEncoders, samples: Samples) -> None:
+        self.encoders, self.samples = encoders, samples
         self.sides = [side for side in samples.sides if isinstance(side, ColumnSide)]
-        self._embed, self._z = embed, dict[str, Tensor]()
+        self._z: dict[str, Tensor] = {}
         self._codes = {side.name: _codes(side) for side in self.sides}
 
     def gallery(self, side: ColumnSide, rows: Tensor) -> Gallery:
         """The items of these samples on one side."""
         if side.name not in self._z:
-            self._z[side.name] = self._embed[side.name](side.items)
+            self._z[side.name] = self.encoders[side.name].embed_items(side.items)
         places, which = side.of(rows)
         return Gallery(self._z[side.name][places], rows[which], self._codes[side.name][places])
 

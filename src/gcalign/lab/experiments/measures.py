@@ -235,10 +235,10 @@ def _of(name: str, which: str) -> str:
 # --- of a run on pairs: retrieval among pairs that training never saw ------------------------------------------------
 
 
-def _embedded(of: MeasuredRun) -> tuple[Encoders, EmbeddedColumns]:
+def _embedded(of: MeasuredRun) -> EmbeddedColumns:
     encoders = load(of.run.path, encoder=of.config.model.encoders or None)  # named by the command
     assert isinstance(encoders, Encoders)
-    return encoders, probe.embedded(encoders, columns_of(of.config.data), of.device)
+    return EmbeddedColumns(encoders.to(of.device), columns_of(of.config.data))
 
 
 def _about_pairs(found: Retrieved) -> dict[str, Any]:
@@ -247,9 +247,9 @@ def _about_pairs(found: Retrieved) -> dict[str, Any]:
 
 def _retrieval(of: MeasuredRun) -> list[Finding]:
     """R@1, 5 and 10 both ways on the test pairs, their means, and R@k among all names of the table."""
-    encoders, embedded = _embedded(of)
+    embedded = _embedded(of)
     found, names = retrieval(embedded, "test"), zeroshot(embedded, "test", show=0)
-    about, out = _about_pairs(found) | {"eps": encoders.eps}, []
+    about, out = _about_pairs(found) | {"eps": embedded.encoders.eps}, []
     for k in ("1", "5", "10"):
         ways = [by[k] for by in found.recall.values()]
         by_way = {"ways": {way: by[k] for way, by in found.recall.items()}}
@@ -261,7 +261,7 @@ def _retrieval(of: MeasuredRun) -> list[Finding]:
 
 def _validated_pairs(of: MeasuredRun) -> list[Finding]:
     """R@10, mean of both ways, on the validation pairs; test pairs are not embedded."""
-    found = retrieval(_embedded(of)[1], "validation", (10,))
+    found = retrieval(_embedded(of), "validation", (10,))
     about = _about_pairs(found) | {"measure": "R@10, mean of both ways"}
     return [Finding("validation", found.accuracy, about=about)]
 

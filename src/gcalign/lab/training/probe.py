@@ -16,7 +16,7 @@ from gcalign.lab import files
 from gcalign.lab.data import corruptions
 from gcalign.lab.data.catalogue import find
 from gcalign.lab.data.images import Images
-from gcalign.lab.data.sides import SPLITS, Samples
+from gcalign.lab.data.sides import SPLITS
 from gcalign.lab.data.sources import labels_of
 from gcalign.lab.evaluation import PROTOCOLS, Result, corruption_probe, domain_probe, extract, leave_one_domain_out
 from gcalign.lab.evaluation import probe as evaluate_encoder
@@ -133,13 +133,7 @@ def columns_with(run: Run, given: Mapping[str, str]) -> EmbeddedColumns:
                 f"{side.name} of {samples.name} holds {side.kind} of shape {side.shape}, and the run was trained on "
                 f"{was.kind} of shape {was.shape}; name the data of the run with data.root="
             )
-    return embedded(encoders, samples, device_of(given))
-
-
-def embedded(encoders: Encoders, samples: Samples, device: str = "cpu") -> EmbeddedColumns:
-    """The columns of samples, to be embedded on a device."""
-    encoders.to(device)
-    return EmbeddedColumns({column: encoders[column].embed_items for column in encoders}, samples)
+    return EmbeddedColumns(encoders.to(device_of(given)), samples)
 
 
 def _of_images(overrides: Sequence[str], progress: bool) -> Result:
