@@ -234,6 +234,18 @@ def installed_beside(*names: str) -> list[str]:
     )
 
 
+def test_a_training_meets_few_modules_of_the_lab():
+    code = """
+import sys, tempfile
+from gcalign.lab.training.config import configured
+from gcalign.lab.training.train import train
+words = ["data=scenes", "data.limit=64", "epochs=1", "batch_size=32", "logger=none", "model.width=0.25"]
+train(configured([*words, f"runs={tempfile.mkdtemp()}"]), quiet=True)
+print(sum(name.startswith("gcalign.lab") for name in sys.modules))
+"""
+    assert int(fresh(code)) <= 40
+
+
 def test_nothing_is_imported_before_it_is_used():
     assert fresh("import sys, gcalign; print('torch' in sys.modules)") == "False"
 

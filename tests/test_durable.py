@@ -51,7 +51,9 @@ def holder(folder, seconds=60):
 def test_a_second_process_is_refused_and_told_by_whom(tmp_path, capsys):
     config = configured([*SCENES, f"runs={tmp_path}"])
     with holder(Run.of(config).path) as other:
+        begun = time.monotonic()
         assert main(["train", *SCENES, f"runs={tmp_path}"]) == 2
+        assert time.monotonic() - begun < owner.PATIENCE  # an owner that is alive is not waited for
         said = capsys.readouterr().err
         assert f"process {other.pid} on {socket.gethostname()} since 2" in said
         assert "wait=true" in said

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gcalign.lab.data.sides import views_of
+from gcalign.lab.data.views import make_views
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Training
 from gcalign.lab.training.samples import columns_of
@@ -88,3 +89,17 @@ def test_what_is_known_of_a_batch_reaches_the_criterion(tmp_path, monkeypatch):
         first, others = seen[name]
         torch.testing.assert_close(first, expected)
         torch.testing.assert_close(others, expected.repeat(2))
+
+
+@pytest.mark.parametrize("where", ["device", "workers"])
+def test_towers_get_the_views_of_the_config(tmp_path, where):
+    config, images = config_for(tmp_path, "views=C1", f"augment_in={where}"), pictures()
+    samples = views_of(images)
+    stream = Stream.of(config, samples)
+    batch = stream[2]
+    expected = [
+        make_views("C1", images.shape, images.mean, images.std)(images.get(batch.index), seed) for seed in batch.seeds
+    ]
+    inputs = Training(config, samples, stream.total).inputs(batch)
+    assert all(torch.equal(x, y) for x, y in zip(inputs, expected, strict=True))
+    assert not torch.equal(*inputs)
