@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 import gcalign
 from gcalign.cli import main
+from gcalign.lab.audit import crossfit
 from gcalign.lab.audit.crossfit import folds_of
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.samples import columns_of, samples_of
@@ -327,25 +328,45 @@ def test_bad_weights_are_refused_before_a_run_starts(content, said, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def watch(monkeypatch):
+    """For each fold, which pairs its model was trained on, and which rows of each side it embedded."""
+    seen, honest = {}, crossfit.embedded
+
+    def trained(part, *, members, **others):
+        made = train(part, members=members, **others)
+        seen[part.name] = {"members": members.tolist(), "folder": made.path}
+        return made
+
+    def embedded(run, config, samples, side, rows, *others):
+        (of,) = [entry for entry in seen.values() if entry["folder"] == run.path]
+        of[side] = rows.tolist()
+        return honest(run, config, samples, side, rows, *others)
+
+    monkeypatch.setattr(crossfit, "train", trained)
+    monkeypatch.setattr(crossfit, "embedded", embedded)
+    return seen
+
+
+def each_fold_is_embedded_without_having_been_seen(seen, folds, partner):
+    assert len(seen) == folds
+    for of in seen.values():
+        assert sorted(of["members"] + of[0]) == list(range(len(partner)))
+        assert of[1] == partner[of[0]].tolist()
+    assert sorted(row for of in seen.values() for row in of[0]) == list(range(len(partner)))
+
+
 def test_a_run_is_audited_by_models_that_never_saw_its_pairs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     config = configured([*TINY, "pairs.noise=0.3", "pairs.fixed=true"])
     made = train(config, quiet=True)
-    seen = {}
-
-    def watched(part, *, members, **others):
-        seen[part.name] = set(members.tolist())
-        return train(part, members=members, **others)
-
-    monkeypatch.setattr("gcalign.lab.audit.crossfit.train", watched)
+    seen = watch(monkeypatch)
     code, out, _ = run(
-        capsys, f"run={made.path}", "folds=2", "-o", "out.json", "--feedback", "w.npy", "--html", "p.html"
+        capsys, f"run={made.path}", "folds=3", "-o", "out.json", "--feedback", "w.npy", "--html", "p.html"
     )
     assert code == 0
-    assert seen["fold1of2"] | seen["fold2of2"] == set(range(200))
-    assert not seen["fold1of2"] & seen["fold2of2"]
+    each_fold_is_embedded_without_having_been_seen(seen, 3, mismatched(samples_of(config), 0.3, config.seed))
     assert "known mismatches: 30.0%" in out
-    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["summary"]["folds"] == 2
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["summary"]["folds"] == 3
     again = configured([*TINY, "pairs.noise=0.3", "pairs.fixed=true", "pairs.weights=w.npy"])
     assert train(again, quiet=True).done  # weights go back into training
     assert "data:image/png" in (tmp_path / "p.html").read_text(encoding="utf-8")
@@ -411,21 +432,15 @@ def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, mon
     words = [*SHAPES, "pairs.noise=0.3"]
     made = train(configured(words), quiet=True)
     pairs = columns_of(made.config().data)
-    n, seen = len(pairs), {}
-
-    def watched(part, *, members, **others):
-        seen[part.name] = set(members.tolist())
-        return train(part, members=members, **others)
-
-    monkeypatch.setattr("gcalign.lab.audit.crossfit.train", watched)
+    n, seen = len(pairs), watch(monkeypatch)
     code, out, err = run(
         capsys, f"run={made.path}", "folds=2", "-o", "out.csv", "--feedback", "w.npy", "--html", "p.html"
     )
     assert code == 0, err
-    assert seen["fold1of2"] | seen["fold2of2"] == set(range(n))
-    assert not seen["fold1of2"] & seen["fold2of2"]
+    each_fold_is_embedded_without_having_been_seen(seen, 2, mismatched(pairs, 0.3, 0))
     groups = pairs.groups
-    assert not {int(groups[k]) for k in seen["fold1of2"]} & {int(groups[k]) for k in seen["fold2of2"]}
+    first, second = ({int(groups[k]) for k in seen[f"fold{k}of2"]["members"]} for k in (1, 2))
+    assert not first & second
     assert len(ranking(tmp_path / "out.csv")) == n  # those held out of training, too
     assert f"known mismatches: {round(0.3 * len(pairs.rows('train'))) / n:.1%}" in out
     page = (tmp_path / "p.html").read_text(encoding="utf-8")

@@ -87,6 +87,13 @@ def test_a_column_says_what_it_holds(table, columns, kinds, shapes):
     assert [side.shape for side in pairs.sides] == shapes
 
 
+def test_arrays_are_standardised_number_by_number(table):
+    side = load_columns("pairs", root=table(), columns=["numbers", "name"]).sides[0]
+    x = side.preprocessing(side.items)
+    torch.testing.assert_close(x.mean(0), torch.zeros(3), atol=1e-6, rtol=0)
+    torch.testing.assert_close(x.std(0, correction=0), torch.tensor([1.0, 0.0, 1.0]))  # one is the same in each row
+
+
 def test_lists_of_texts_and_joined_columns_are_several_right_answers(table):
     pairs = load_columns("pairs", root=table(), columns=["image", "name+other"])
     side = pairs.sides[1]

@@ -43,8 +43,9 @@ def first_encoder(config, images):
 @pytest.mark.parametrize(
     "words", [(), ("method=byol",), ("method=gca-uot", "pairs.noise=0.5"), ("accumulate=2",)], ids=str
 )
-@pytest.mark.parametrize("stop_at", [1, 2, 5])
+@pytest.mark.parametrize("stop_at", [1, 3, 5])
 def test_an_interrupted_run_ends_in_the_same_weights(tmp_path, stop_at, words):
+    words = (*words, "log_every=1")  # so that lines were written after the last checkpoint
     whole = train(config_for(tmp_path / "whole", *words), images=pictures(), quiet=True)
     config = config_for(tmp_path / "parts", *words)
     with pytest.raises(StoppedError), stopping(stop_at):
@@ -56,6 +57,20 @@ def test_an_interrupted_run_ends_in_the_same_weights(tmp_path, stop_at, words):
     assert steps[0] == steps[1]
     losses = [[r["loss"] for r in run.results() if r["kind"] == "train"] for run in (parts, whole)]
     assert losses[0] == losses[1]
+
+
+def forgetful(shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 16), nn.Dropout(0.5), nn.Linear(16, 8))
+
+
+def test_what_an_encoder_draws_follows_from_the_step(tmp_path):
+    words = ("model.width=1.0",)
+    whole = train(config_for(tmp_path / "whole", *words), images=pictures(), encoder=forgetful, quiet=True)
+    config = config_for(tmp_path / "parts", *words)
+    with pytest.raises(StoppedError), stopping(3):
+        train(config, images=pictures(), encoder=forgetful, quiet=True)
+    torch.manual_seed(12345)
+    assert_same(weights(train(config, images=pictures(), encoder=forgetful, quiet=True)), weights(whole))
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ COLLAPSED = 1e-3  # spread below which all embeddings are one point
 
 
 class RunRecorder(Callback):
-    """Result lines, logs, images/s and then, when all of it is on disk, checkpoints; on one rank for all."""
+    """Result lines, logs, images/s and then, when the lines are on disk, checkpoints; on one rank for all."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.resume_at = run, 0
@@ -54,8 +54,6 @@ class RunRecorder(Callback):
             measured = {k: float(v) for k, v in trainer.callback_metrics.items()} | {"images/s": rate}
             record(trainer, self.run, {"step": done, "kind": "train", **measured})
         if done % config.checkpoint_every == 0 and done != module.total:
-            for logger in trainer.loggers if trainer.is_global_zero else ():
-                logger.save()
             save_checkpoint(self.run, trainer, module, done, config.hash)
 
 
