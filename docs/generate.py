@@ -301,8 +301,8 @@ key=value words ── training/config ──▶ Config ── training/samples 
              reproduce, claims, report ◀ experiments/ ◀ results.jsonl of the runs
 ```
 
-`train` in `training/train.py` is the whole of it in one function. Beside this way stand `verify` (the theorems), `bench` (times), `audit` (two files of embeddings) and `report` (pages). `lab/files.py`, `limits.py`,
-`pictures.py` and `outside.py` are the only places where files are written, sizes are limited, images are opened, and code of the user's own is imported.
+`train` in `training/train.py` is the whole of it in one function. Beside this way stand `verify` (the theorems), `bench` (times), `audit` (two files of embeddings) and `report` (pages). `lab/files.py` writes files,
+`lab/limits.py` limits sizes, `lab/pictures.py` opens images, and `lab/outside.py` imports code of the user's own.
 
 ## Which file would you open?
 

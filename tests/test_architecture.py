@@ -171,6 +171,15 @@ def test_the_house_names_every_module():
     assert {name for name in known if name[0] != "_"} <= named
 
 
+def test_the_files_of_the_sample_changes_exist():
+    text = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    table = text.partition("## Which file would you open?")[2].partition("## ")[0]
+    named = re.findall(r"`([a-z_/]+\.py)`", table)
+    assert len(table.splitlines()) >= 12
+    assert len(named) >= 10
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
+
+
 def test_an_upward_arrow_would_be_caught(tmp_path):
     wrong = tmp_path / "kernels.py"
     wrong.write_text("from gcalign.alignment import Alignment\n")
