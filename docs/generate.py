@@ -283,6 +283,50 @@ imports. Imports that follow from others are left out. The picture is made from 
 
 [Life of a call](life-of-a-call.md) follows one call through them.
 
+## How a run goes through the lab
+
+Data flow one way. A run has *samples* with *sides*. Each side has a source, a preprocessing and a tower. Views of an image are sides that share a tower; the columns of a table have a tower each. Everything below
+knows samples and sides alone, so images with views and images with texts take the same way.
+
+```text
+key=value words ── training/config ──▶ Config ── training/samples ──▶ Samples, each with its sides       data/sides
+                                                                        │    images by name              data/sources ◀ stores ◀ arrow, labels
+                                                                        │    columns of a table          data/table_sides ◀ tables, arrow
+                                                                        ▼
+          (seed, step) ─────────────── training/stream ──────────────▶ Batch: items of each side, what is known of each
+                                                                        │    views, normalisation        data/views
+                                                                        ▼
+                                       training/module ── Towers ────▶ embeddings ── criterion (the library) ──▶ loss
+                                                                        │    encoders, heads             models/
+                                                                        ▼
+          the run's folder ◀────────── training/callbacks: result lines, logs, then a checkpoint         training/runs, checkpoints, owner
+                                                                        │
+             gcalign.load ◀ training/load, encoder ◀────────────────────┤
+             probe, embed, export ◀ training/probe, embed, export ◀ evaluation/                          accuracy, kNN, retrieval
+             audit run= ◀ audit/crossfit: the same training, on the other folds
+             reproduce, claims, report ◀ experiments/ ◀ results.jsonl of the runs
+```
+
+`train` in `training/train.py` is the whole of it in one function. Beside this way stand `verify` (the theorems), `bench` (times), `audit` (two files of embeddings) and `report` (pages). `lab/files.py` writes files,
+`lab/limits.py` limits sizes, `lab/pictures.py` opens images, and `lab/outside.py` imports code of the user's own.
+
+## Which file would you open?
+
+| you want to | open |
+|---|---|
+| add a relaxation of the marginals | `constraints.py` (or one file of your own: [Add your own](add-your-own.md)) |
+| train with another loss from the command line | `methods.py`: five lines under a name |
+| read images from one more kind of file | `lab/data/stores.py`: a function and its line in `STORES`; a new image format is a word in `lab/pictures.py` |
+| read a table in one more format | `lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py` |
+| add an augmentation | `lab/data/views.py`: a function and a line in `_POLICIES` |
+| change how pairs are mismatched, ordered or drawn | `lab/training/stream.py` |
+| log one more number in each step | `lab/training/module.py`, `_record`; it reaches result lines, loggers and reports by itself |
+| give texts another encoder | `lab/models/encoders.py`, `side_encoder`; or `model.encoders=[small,module:function]` without a change |
+| measure accuracy by one more protocol | `lab/evaluation/protocols.py`: a function and a line in `PROTOCOLS` |
+| change what a killed run needs to continue | `lab/training/checkpoints.py` |
+| export to one more format | `lab/training/export.py`: a function and a line in `_KINDS` |
+| change a limit of size | `lab/limits.py`; all of them are there |
+
 ## The library
 
 {_table(("module", "what it is"), rows)}

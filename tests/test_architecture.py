@@ -38,7 +38,7 @@ STOREYS = [
     ("lab",),
     ("lab.words", "lab.paper", "lab.limits", "lab.outside", "lab.flags"),
     ("lab.files", "lab.provenance", "lab.terminal"),
-    ("lab.commands", "lab.arrays", "lab.timing", "lab.pictures"),
+    ("lab.commands", "lab.arrays", "lab.pictures", "lab.timing"),
     ("lab.verify", "lab.completion"),
     ("lab.data", "lab.models", "lab.report"),
     ("lab.evaluation", "lab.estimator"),
@@ -171,6 +171,15 @@ def test_the_house_names_every_module():
     assert {name for name in known if name[0] != "_"} <= named
 
 
+def test_the_files_of_the_sample_changes_exist():
+    text = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    table = text.partition("## Which file would you open?")[2].partition("## ")[0]
+    named = re.findall(r"`([a-z_/]+\.py)`", table)
+    assert len(table.splitlines()) >= 12
+    assert len(named) >= 10
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
+
+
 def test_an_upward_arrow_would_be_caught(tmp_path):
     wrong = tmp_path / "kernels.py"
     wrong.write_text("from gcalign.alignment import Alignment\n")
@@ -232,6 +241,18 @@ def installed_beside(*names: str) -> list[str]:
         for module, found in owners.items()
         if module != "gcalign" and not needed & {each.lower().replace("_", "-") for each in found}
     )
+
+
+def test_a_training_meets_few_modules_of_the_lab():
+    code = """
+import sys, tempfile
+from gcalign.lab.training.config import configured
+from gcalign.lab.training.train import train
+words = ["data=scenes", "data.limit=64", "epochs=1", "batch_size=32", "logger=none", "model.width=0.25"]
+train(configured([*words, f"runs={tempfile.mkdtemp()}"]), quiet=True)
+print(sum(name.startswith("gcalign.lab") for name in sys.modules))
+"""
+    assert int(fresh(code)) <= 40
 
 
 def test_nothing_is_imported_before_it_is_used():

@@ -20,12 +20,12 @@ from safetensors.torch import save_file
 
 import gcalign
 from gcalign.cli import main
+from gcalign.lab.audit import crossfit
 from gcalign.lab.audit.crossfit import folds_of
 from gcalign.lab.training.config import configured
-from gcalign.lab.training.pair_runs import pairs_of
-from gcalign.lab.training.pair_stream import PairStream
+from gcalign.lab.training.samples import columns_of, samples_of
 from gcalign.lab.training.stream import Stream, mismatched
-from gcalign.lab.training.train import images_of, train
+from gcalign.lab.training.train import train
 
 N, WRONG = 120, 20
 
@@ -304,9 +304,9 @@ TINY = (
 
 
 def test_the_same_pairs_are_mismatched_in_every_epoch():
-    images = images_of(configured(TINY).data, "train")
-    stream = Stream(images, batch_size=20, epochs=2, seed=3, noise=0.3, views=2, fixed=True)
-    expected = mismatched(200, 0.3, 3)
+    samples = samples_of(configured(TINY))
+    stream = Stream(samples, batch_size=20, epochs=2, seed=3, noise=0.3, fixed=True)
+    expected = mismatched(samples, 0.3, 3)
     assert int((expected != torch.arange(200)).sum()) == 60
     assert sorted(expected.tolist()) == list(range(200))
     for step in range(20):
@@ -315,14 +315,13 @@ def test_the_same_pairs_are_mismatched_in_every_epoch():
 
 
 def test_weights_of_zero_leave_pairs_out_and_others_reach_the_batch():
-    images = images_of(configured(TINY).data, "train")
     weights = torch.linspace(0.1, 1, 200)
     weights[50:] = 0
-    stream = Stream(images, batch_size=10, epochs=1, seed=0, noise=0, views=2, weights=weights)
+    stream = Stream(samples_of(configured(TINY)), batch_size=10, epochs=1, seed=0, weights=weights)
     seen = torch.cat([stream.indices(step) for step in range(len(stream))])
     assert sorted(seen.tolist()) == list(range(50))
     batch = stream[0]
-    assert torch.equal(batch.known["weights"], weights[batch.index])
+    assert all(torch.equal(known, weights[batch.index]) for known in batch.known["weights"])
 
 
 def test_runs_keep_their_names_unless_pairs_are_fixed_or_weighted(tmp_path):
@@ -354,25 +353,45 @@ def test_bad_weights_are_refused_before_a_run_starts(content, said, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def watch(monkeypatch):
+    """For each fold, which pairs its model was trained on, and which rows of each side it embedded."""
+    seen, honest = {}, crossfit.embedded
+
+    def trained(part, *, members, **others):
+        made = train(part, members=members, **others)
+        seen[part.name] = {"members": members.tolist(), "folder": made.path}
+        return made
+
+    def embedded(run, config, samples, side, rows, *others):
+        (of,) = [entry for entry in seen.values() if entry["folder"] == run.path]
+        of[side] = rows.tolist()
+        return honest(run, config, samples, side, rows, *others)
+
+    monkeypatch.setattr(crossfit, "train", trained)
+    monkeypatch.setattr(crossfit, "embedded", embedded)
+    return seen
+
+
+def each_fold_is_embedded_without_having_been_seen(seen, folds, partner):
+    assert len(seen) == folds
+    for of in seen.values():
+        assert sorted(of["members"] + of[0]) == list(range(len(partner)))
+        assert of[1] == partner[of[0]].tolist()
+    assert sorted(row for of in seen.values() for row in of[0]) == list(range(len(partner)))
+
+
 def test_a_run_is_audited_by_models_that_never_saw_its_pairs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     config = configured([*TINY, "pairs.noise=0.3", "pairs.fixed=true"])
     made = train(config, quiet=True)
-    seen = {}
-
-    def watched(part, *, members, **others):
-        seen[part.name] = set(members.tolist())
-        return train(part, members=members, **others)
-
-    monkeypatch.setattr("gcalign.lab.audit.crossfit.train", watched)
+    seen = watch(monkeypatch)
     code, out, _ = run(
-        capsys, f"run={made.path}", "folds=2", "-o", "out.json", "--feedback", "w.npy", "--html", "p.html"
+        capsys, f"run={made.path}", "folds=3", "-o", "out.json", "--feedback", "w.npy", "--html", "p.html"
     )
     assert code == 0
-    assert seen["fold1of2"] | seen["fold2of2"] == set(range(200))
-    assert not seen["fold1of2"] & seen["fold2of2"]
+    each_fold_is_embedded_without_having_been_seen(seen, 3, mismatched(samples_of(config), 0.3, config.seed))
     assert "known mismatches: 30.0%" in out
-    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["summary"]["folds"] == 2
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["summary"]["folds"] == 3
     again = configured([*TINY, "pairs.noise=0.3", "pairs.fixed=true", "pairs.weights=w.npy"])
     assert train(again, quiet=True).done  # weights go back into training
     assert "data:image/png" in (tmp_path / "p.html").read_text(encoding="utf-8")
@@ -445,7 +464,7 @@ SHAPES = (
 
 def test_folds_keep_groups_together_and_are_of_similar_size():
     groups = torch.randint(40, (300,), generator=torch.Generator().manual_seed(0))
-    fold = folds_of(groups, 3, 0)
+    fold = folds_of(groups, 300, 3, 0)
     assert all(len(set(fold[groups == k].tolist())) == 1 for k in groups.unique())
     sizes = torch.bincount(fold)
     assert len(sizes) == 3
@@ -456,23 +475,18 @@ def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     words = [*SHAPES, "pairs.noise=0.3"]
     made = train(configured(words), quiet=True)
-    pairs = pairs_of(made.config().data)
-    n, seen = len(pairs.rows("train")), {}
-
-    def watched(part, *, members, **others):
-        seen[part.name] = set(members.tolist())
-        return train(part, members=members, **others)
-
-    monkeypatch.setattr("gcalign.lab.audit.crossfit.train", watched)
+    pairs = columns_of(made.config().data)
+    n, seen = len(pairs), watch(monkeypatch)
     code, out, err = run(
         capsys, f"run={made.path}", "folds=2", "-o", "out.csv", "--feedback", "w.npy", "--html", "p.html"
     )
     assert code == 0, err
-    assert seen["fold1of2"] | seen["fold2of2"] == set(range(n))
-    assert not seen["fold1of2"] & seen["fold2of2"]
-    groups = pairs.groups[pairs.rows("train")]
-    assert not {int(groups[k]) for k in seen["fold1of2"]} & {int(groups[k]) for k in seen["fold2of2"]}
-    assert f"known mismatches: {round(0.3 * n) / n:.1%}" in out
+    each_fold_is_embedded_without_having_been_seen(seen, 2, mismatched(pairs, 0.3, 0))
+    groups = pairs.groups
+    first, second = ({int(groups[k]) for k in seen[f"fold{k}of2"]["members"]} for k in (1, 2))
+    assert not first & second
+    assert len(ranking(tmp_path / "out.csv")) == n  # those held out of training, too
+    assert f"known mismatches: {round(0.3 * len(pairs.rows('train'))) / n:.1%}" in out
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert "data:image/png" in page
     weights = np.load("w.npy", allow_pickle=False)
@@ -481,14 +495,13 @@ def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, mon
 
 
 def test_weights_of_zero_leave_pairs_of_columns_out_and_others_reach_the_batch():
-    pairs = pairs_of(configured(SHAPES).data)
-    n = len(pairs.rows("train"))
-    weights = torch.linspace(0.1, 1, n)
-    weights[64:] = 0
-    stream = PairStream(pairs, batch_size=32, epochs=1, seed=0, noise=0.0, weights=weights)
+    pairs = columns_of(configured(SHAPES).data)
+    weights, some = torch.zeros(len(pairs)), pairs.rows("train")[:64]
+    weights[some] = torch.linspace(0.1, 1, 64)
+    stream = Stream(pairs, batch_size=32, epochs=1, seed=0, weights=weights)
     assert len(stream) == 2
     seen = torch.cat([stream[step].known["weights"][0] for step in range(2)])
-    assert torch.equal(seen.sort().values, weights[:64])
+    assert torch.equal(seen.sort().values, weights[some])
     assert torch.equal(*stream[0].known["weights"])
 
 

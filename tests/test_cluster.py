@@ -21,14 +21,15 @@ from torch import nn
 
 import gcalign
 from gcalign.cli import main
+from gcalign.lab.data.sides import views_of
 from gcalign.lab.training import runs
-from gcalign.lab.training.callbacks import Keeper
 from gcalign.lab.training.config import configured
-from gcalign.lab.training.module import Pretraining
+from gcalign.lab.training.module import Training
 from gcalign.lab.training.optimizers import LARS
 from gcalign.lab.training.owner import owned
-from gcalign.lab.training.train import ImageTask, train
-from test_training import StoppedError, config_for, pictures, weights
+from gcalign.lab.training.stream import Stream
+from gcalign.lab.training.train import train
+from small_runs import StoppedError, config_for, pictures, stopping, weights
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning|torch.jit).*")]
 needs_gloo = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
@@ -66,20 +67,18 @@ def test_batchnorm_sees_a_part_at_a_time_and_the_loss_all_parts(tmp_path):
     config, images = config_for(tmp_path, "accumulate=4", *words), pictures()
     run = train(config, images=images, quiet=True)
     # the oracle: one graph over the parts, each encoded on its own
-    module = Pretraining(config_for(tmp_path, *words), images.shape, lambda x, seed: x, 1).train()
-    batch = ImageTask(config, run, images).made(0, 1)[0][0]
-    x = torch.stack([(base.float() / 255 - mean(images)) / std(images) for base in batch.bases], 1)
-    z = torch.cat([module._online(part) for part in x.split(10)])
-    loss = module.criterion(z[:, 0], z[:, 1])
+    module = Training(config_for(tmp_path, *words), views_of(images), 1).train()
+    (tower,) = module.towers
+    batch = Stream.of(config, views_of(images))[0]
+    x = [(items.float() / 255 - mean(images)) / std(images) for items in batch.items]
+    z = [tower(torch.cat([view[k : k + 10] for view in x])).chunk(2) for k in range(0, 40, 10)]
+    loss = module.criterion(*(torch.cat(view) for view in zip(*z, strict=True)))
     loss.backward()
     assert run.results()[0]["loss"] == pytest.approx(loss.item(), rel=1e-5)
     trained = weights(run)
-    for name, p in [
-        *module.encoder.named_parameters(prefix="encoder"),
-        *module.projector.named_parameters("projector"),
-    ]:
+    for name, p in tower.named_parameters(prefix="towers.0"):
         torch.testing.assert_close(trained[name], (p - p.grad).detach(), rtol=1e-4, atol=1e-5)
-    for name, value in module.encoder.named_buffers(prefix="encoder"):
+    for name, value in tower.named_buffers(prefix="towers.0"):
         torch.testing.assert_close(trained[name], value, rtol=1e-4, atol=1e-5)
 
 
@@ -105,19 +104,10 @@ def test_pairs_of_texts_train_in_parts(tmp_path):
 # --- kill and resume --------------------------------------------------------------------------------------------
 
 
-def interrupted(config, monkeypatch, at):
+def interrupted(config, at):
     """Train until step `at`, stop, and train again."""
-    honest = Keeper.on_train_batch_end
-
-    def stopping(self, trainer, module, outputs, batch, batch_idx):
-        honest(self, trainer, module, outputs, batch, batch_idx)
-        if batch.step + 1 == at:
-            raise StoppedError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Keeper, "on_train_batch_end", stopping)
-        with pytest.raises(StoppedError):
-            train(config, images=pictures(), quiet=True)
+    with pytest.raises(StoppedError), stopping(at):
+        train(config, images=pictures(), quiet=True)
     torch.manual_seed(12345)  # what else happens in the process must not matter
     return train(config, images=pictures(), quiet=True)
 
@@ -132,10 +122,10 @@ def interrupted(config, monkeypatch, at):
     ],
     ids=str,
 )
-def test_a_run_of_any_kind_is_continued_to_the_same_bytes(tmp_path, monkeypatch, words):
+def test_a_run_of_any_kind_is_continued_to_the_same_bytes(tmp_path, words):
     words = (*words, "log_every=1")
     whole = train(config_for(tmp_path / "whole", *words), images=pictures(), quiet=True)
-    parts = interrupted(config_for(tmp_path / "parts", *words), monkeypatch, at=5)
+    parts = interrupted(config_for(tmp_path / "parts", *words), at=5)
     assert whole.weights_file.read_bytes() == parts.weights_file.read_bytes()
     losses = [[line["loss"] for line in run.results()] for run in (whole, parts)]
     assert losses[0] == losses[1]
@@ -154,7 +144,7 @@ def test_the_scale_of_mixed_precision_is_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(lightning, "Trainer", half)
     words = ("accumulate=2", "epochs=4")
     whole = train(config_for(tmp_path / "whole", *words), images=pictures(), quiet=True)
-    parts = interrupted(config_for(tmp_path / "parts", *words), monkeypatch, at=5)
+    parts = interrupted(config_for(tmp_path / "parts", *words), at=5)
     assert made[0].get_scale() == made[2].get_scale()
     assert made[0].get_scale() < 2.0**12 * 64.0**8  # a step was left out, so that the weights depend on the scale
     assert whole.weights_file.read_bytes() == parts.weights_file.read_bytes()
@@ -175,8 +165,8 @@ def test_channels_last_changes_the_layout_alone(tmp_path):
             for more in ((), ("channels_last=true",))]  # fmt: skip
     for key, value in weights(made[0]).items():
         torch.testing.assert_close(weights(made[1])[key], value, rtol=1e-2, atol=1e-3)
-    module = Pretraining(config_for(tmp_path, *words, "channels_last=true"), (3, 12, 12), lambda x, seed: x, 1)
-    assert module.encoder.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+    module = Training(config_for(tmp_path, *words, "channels_last=true"), views_of(pictures()), 1)
+    assert module.towers[0].encoder.conv1.weight.is_contiguous(memory_format=torch.channels_last)
 
 
 # --- LARS -------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ RUN = ("data=scenes", "data.limit=64", "epochs=1", "batch_size=64", "model.width
 def library_modules() -> list[str]:
     found = [module.name for module in pkgutil.walk_packages(gcalign.__path__, "gcalign.") if ".lab" not in module.name]
     found.remove("gcalign.__main__")  # importing it runs the command
-    return [*found, "gcalign.lab.training.load", "gcalign.lab.training.ready", "gcalign.lab.estimator"]
+    return [*found, "gcalign.lab.training.load", "gcalign.lab.training.encoder", "gcalign.lab.estimator"]
 
 
 def public_objects() -> dict[str, object]:

@@ -20,13 +20,13 @@ from gcalign.cli import main
 from gcalign.lab import files
 from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records, registry, sweep
-from gcalign.lab.training import container, listing, owner, use
-from gcalign.lab.training.callbacks import Keeper
+from gcalign.lab.training import checkpoints, listing, owner
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.owner import BusyError, owned
+from gcalign.lab.training.probe import probe
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
-from test_training import TINY, StoppedError, assert_same, config_for, pictures, weights
+from small_runs import TINY, StoppedError, assert_same, config_for, pictures, stopping, weights
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning).*")]
 SCENES = [*TINY, "data=scenes", "data.limit=32", "logger=none"]
@@ -51,7 +51,9 @@ def holder(folder, seconds=60):
 def test_a_second_process_is_refused_and_told_by_whom(tmp_path, capsys):
     config = configured([*SCENES, f"runs={tmp_path}"])
     with holder(Run.of(config).path) as other:
+        begun = time.monotonic()
         assert main(["train", *SCENES, f"runs={tmp_path}"]) == 2
+        assert time.monotonic() - begun < owner.PATIENCE  # an owner that is alive is not waited for
         said = capsys.readouterr().err
         assert f"process {other.pid} on {socket.gethostname()} since 2" in said
         assert "wait=true" in said
@@ -84,33 +86,27 @@ def test_a_process_that_waited_for_a_run_to_end_does_not_train_it_again(tmp_path
     assert run.weights_file.stat().st_mtime_ns == stamps[0]
 
 
-def elsewhere(folder, silent):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "owner.json").write_text(json.dumps({"host": "node17", "pid": 4, "since": "2030-01-01 10:00:00"}) + "\n")
-    os.utime(folder / "owner.json", (time.time() - silent,) * 2)
-
-
-def test_an_owner_on_another_host_counts_while_it_gives_signs_of_life(tmp_path):
-    elsewhere(tmp_path, silent=5)  # a file system whose locks this host does not see
-    with (
-        pytest.raises(BusyError, match=r"process 4 on node17 since 2030-01-01 10:00:00.*delete .*lock"),
-        owned(tmp_path),
-    ):
-        pass
-    elsewhere(tmp_path, silent=owner.SILENCE + 5)
+@pytest.mark.parametrize("content", ['{"host": "node17", "pid": 4, "since": "2030-01-01 10:00:00"}', "[]", "\x00", ""])
+def test_a_file_that_names_an_owner_does_not_make_one(tmp_path, content):
+    (tmp_path / "owner.json").write_text(content)
+    later = time.time() + 1e6
+    os.utime(tmp_path / "owner.json", (later, later))
     with owned(tmp_path):
         assert owner.owner_of(tmp_path).pid == os.getpid()
     assert not (tmp_path / "owner.json").exists()
 
 
-def test_an_owner_gives_signs_of_life(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, "BEAT", 0.02)
-    with owned(tmp_path):
-        os.utime(tmp_path / "owner.json", (0, 0))
-        deadline = time.monotonic() + 10
-        while (tmp_path / "owner.json").stat().st_mtime == 0 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert (tmp_path / "owner.json").stat().st_mtime > 0
+def test_workers_that_hold_the_lock_of_a_killed_process_are_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "PATIENCE", 0.5)
+    with holder(tmp_path, 60) as other:
+        owner_file = tmp_path / "owner.json"
+        content = json.loads(owner_file.read_text())
+        owner_file.write_text(json.dumps(content | {"pid": 2**22 + 1}))  # no process has this id
+        begun = time.monotonic()
+        with pytest.raises(BusyError), owned(tmp_path):
+            pass
+        assert time.monotonic() - begun >= 0.5
+        other.kill()
 
 
 def test_an_owner_may_own_again_and_lets_go_at_the_end(tmp_path):
@@ -138,7 +134,7 @@ def test_probes_and_sweeps_own_the_run_they_write_to(tmp_path, monkeypatch):
         honest(path, data)
 
     monkeypatch.setattr(files, "append", append)
-    use.probe([f"run={run.path}", "protocol=knn", "data.limit=40"])
+    probe([f"run={run.path}", "protocol=knn", "data.limit=40"])
     written = [who for name, who in seen if name == "results.jsonl"]
     assert written[-1].pid == os.getpid()
     job = registry.Job({}, tuple(word for word in SCENES if not word.startswith("logger")), ("knn",), 3)
@@ -275,20 +271,13 @@ def test_results_that_cannot_be_read_are_named_in_the_report(tmp_path, capsys):
 # logs
 
 
-def stopped(config, monkeypatch, at, kill=False):
+def stopped(config, at):
     """Train until step `at`, then stop as a killed process does: nothing is flushed or closed."""
-    honest = Keeper.on_train_batch_end
-
-    def interrupted(self, trainer, module, outputs, batch, batch_idx):
-        honest(self, trainer, module, outputs, batch, batch_idx)
-        if batch.step + 1 == at:
-            os._exit(9)
-
     child = os.fork()
     if child == 0:
-        Keeper.on_train_batch_end = interrupted
         try:
-            train(config, images=pictures(), quiet=True)
+            with stopping(at, lambda: os._exit(9)):
+                train(config, images=pictures(), quiet=True)
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -299,12 +288,12 @@ def table(run):
         return [{k: v for k, v in row.items() if k != "images/s"} for row in csv.DictReader(file)]
 
 
-def test_a_csv_log_continues_where_the_run_does(tmp_path, monkeypatch):
+def test_a_csv_log_continues_where_the_run_does(tmp_path):
     words = ("logger=csv", "epochs=6", "log_every=1", "checkpoint_every=4", "knn_every=2")
     whole = train(config_for(tmp_path / "whole", *words), images=pictures(), quiet=True)
     config = config_for(tmp_path / "parts", *words)
     for at in (3, 6, 7, 11):
-        stopped(config, monkeypatch, at)
+        stopped(config, at)
     parts = train(config, images=pictures(), quiet=True)
     assert_same(weights(parts), weights(whole))
     assert table(parts) == table(whole)
@@ -313,12 +302,12 @@ def test_a_csv_log_continues_where_the_run_does(tmp_path, monkeypatch):
     assert lines[0] == lines[1]
 
 
-def test_a_tensorboard_log_continues_where_the_run_does(tmp_path, monkeypatch):
+def test_a_tensorboard_log_continues_where_the_run_does(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     words = ("epochs=6", "log_every=1", "checkpoint_every=4")
     config = config_for(tmp_path, *words)
     for at in (3, 6, 7, 11):  # the first before there is a checkpoint
-        stopped(config, monkeypatch, at)
+        stopped(config, at)
     run = train(config, images=pictures(), quiet=True)
     seen = accumulator.EventAccumulator(str(run.path / "tensorboard"))
     seen.Reload()
@@ -329,14 +318,15 @@ def test_a_tensorboard_log_continues_where_the_run_does(tmp_path, monkeypatch):
 
 def test_what_is_logged_of_a_step_is_on_disk_before_its_checkpoint(tmp_path, monkeypatch):
     config = config_for(tmp_path, "logger=csv", "log_every=1", "checkpoint_every=1", "knn_every=1")
-    run, seen, honest = Run.of(config), [], container.save_checked
+    run, seen, honest = Run.of(config), [], checkpoints.save
 
     def saved(path, tensors, about):
-        lines = [r["step"] for r in run.results()]
-        seen.append((about["step"], max(lines), int(table(run)[-1]["step"])))
+        if path == run.checkpoint_file:
+            lines = [r["step"] for r in run.results()]
+            seen.append((about["step"], max(lines), int(table(run)[-1]["step"])))
         honest(path, tensors, about)
 
-    monkeypatch.setattr("gcalign.lab.training.checkpoints.save_checked", saved)
+    monkeypatch.setattr(checkpoints, "save", saved)
     train(config, images=pictures(), quiet=True)
     assert seen == [(step, step, step) for step in range(1, 6)]
     assert [r["step"] for r in run.results() if r["kind"] == "knn"] == [2, 4, 6]

@@ -381,7 +381,10 @@ def without(row=None, column=None):
     (lambda: gcalign.solve(ZERO, tol=-1.0), "ValueError: tol=-1 / ≥ 0"),
     (lambda: gcalign.solve(ZERO, gradient="envelop"), "ValueError: did you mean 'envelope'?"),
     (lambda: gcalign.solve(ZERO, gradient="envelope"), "ValueError: gradient='envelope' would be wrong"),
-    (lambda: gcalign.solve(ZERO, (Rows(mass=1.0), Columns(mass=1.0))), "ValueError: rows must sum to 3 / columns must sum to 4"),
+    (
+        lambda: gcalign.solve(ZERO, (Rows(mass=1.0), Columns(mass=1.0))),
+        "ValueError: rows must sum to 3 / columns must sum to 4",
+    ),
     (lambda: gcalign.solve(ZERO, ("rows",)), "TypeError: 'rows' is not a Constraint / gcalign.Rows()"),
     (lambda: gcalign.solve(ZERO, Rows()), "TypeError: Rows() / constraints=(gcalign.Rows(),"),
     (lambda: gcalign.solve(ZERO, geometry="entropic"), "TypeError: geometry='entropic' / gcalign.Entropic"),

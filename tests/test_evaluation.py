@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
@@ -21,7 +22,6 @@ from gcalign.lab.evaluation import (
     extract,
     leave_one_domain_out,
     probe,
-    unchanged,
 )
 from gcalign.lab.evaluation.classifiers import logistic, neighbours, principal, standardisation
 from gcalign.lab.evaluation.features import pixels
@@ -95,34 +95,6 @@ def test_extraction_restores_the_mode_of_each_part():
     extract(encoder, images(4))
     assert encoder.training
     assert not encoder[1].training
-
-
-def test_a_batchnorm_that_keeps_training_is_caught_by_name():
-    encoder = net()
-    caught = pytest.raises(
-        RuntimeError, match=r"changed the encoder: 1.num_batches_tracked and 2 more.*evaluate a copy"
-    )
-    with caught, unchanged(encoder):
-        encoder(pixels(images(4), torch.arange(4)))
-
-    class Stubborn(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bn = nn.BatchNorm2d(3)
-
-        def forward(self, x):
-            return self.bn.train()(x).mean((2, 3))
-
-    with pytest.raises(RuntimeError, match=r"bn\.num_batches_tracked"):
-        extract(Stubborn(), images(4))
-
-
-def test_one_bit_of_one_weight_is_a_change_and_reading_is_none():
-    encoder = net()
-    with unchanged(encoder):
-        encoder.eval()(pixels(images(4), torch.arange(4)))
-    with pytest.raises(RuntimeError, match=r"0\.bias"), unchanged(encoder), torch.no_grad():
-        encoder[0].bias[0] = torch.nextafter(encoder[0].bias[0], torch.tensor(9.0))
 
 
 def test_features_that_are_not_finite_and_empty_sets_are_refused():
@@ -241,8 +213,9 @@ def test_a_result_follows_from_the_seed_and_is_plain_json(protocol):
 def test_a_probe_leaves_the_encoder_as_it_was(protocol):
     encoder = net()
     options = FAST.get(protocol, {})
-    with unchanged(encoder):
-        result = probe(encoder, images(), images(12, seed=1, split="test"), protocol=protocol, **options)
+    before = copy.deepcopy(encoder.state_dict())
+    result = probe(encoder, images(), images(12, seed=1, split="test"), protocol=protocol, **options)
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
     assert encoder.training
     assert (result.split, result.classes, result.n_train, result.n_test) == ("test", 2, 40, 12)
     assert result.per_class.keys() == {"dark", "light"}

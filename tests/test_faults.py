@@ -31,7 +31,7 @@ from gcalign.cli import main
 from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records, sweep
 from gcalign.lab.experiments.archive import Archive
-from gcalign.lab.training.callbacks import Keeper
+from gcalign.lab.training.callbacks import RunRecorder
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
@@ -205,7 +205,7 @@ def test_a_loaders_worker_that_dies_is_named_and_the_run_continues(tmp_path, mon
     words = ("workers=1", "logger=none", "knn_every=0")
     expected = train(faults.config_of(tmp_path / "a", *words), images=faults.images(), quiet=True)
     config = faults.config_of(tmp_path / "b", *words)
-    honest = Keeper.on_train_batch_end
+    honest = RunRecorder.on_train_batch_end
 
     def killed(self, trainer, module, outputs, batch, batch_idx):
         honest(self, trainer, module, outputs, batch, batch_idx)
@@ -214,12 +214,12 @@ def test_a_loaders_worker_that_dies_is_named_and_the_run_continues(tmp_path, mon
                 if command_of(pid) == command_of(os.getpid()):  # a fork: neither the server of forks nor its tracker
                     os.kill(pid, signal.SIGKILL)
 
-    monkeypatch.setattr(Keeper, "on_train_batch_end", killed)
+    monkeypatch.setattr(RunRecorder, "on_train_batch_end", killed)
     with pytest.raises(
         ValueError, match=r"stopped at step \d+ of 16: a worker .*has ended .*workers=0.*continues at step \d+"
     ):
         train(config, images=faults.images(), quiet=True)
-    monkeypatch.setattr(Keeper, "on_train_batch_end", honest)
+    monkeypatch.setattr(RunRecorder, "on_train_batch_end", honest)
     run = train(config, images=faults.images(), quiet=True)
     assert run.weights_file.read_bytes() == expected.weights_file.read_bytes()
 
@@ -368,11 +368,12 @@ def test_flipped_bits_in_data_are_refused_or_left_out(tmp_path, n):
 
 
 @numbers(12, 1000)
-def test_flipped_bits_in_a_run_are_refused_and_never_change_its_weights(tmp_path, whole, n, capsys):
+def test_flipped_bits_in_a_run_are_refused_or_read_as_numbers(tmp_path, whole, n, capsys):
     """Of a stopped run, which is resumed, and of a finished one, which is listed, loaded and probed."""
     choice, ends = random.Random(n), Counter()
     config = faults.config_of(tmp_path / "runs")
-    run, expected = Run.of(config), gcalign.load(whole.path).state_dict()
+    run, state = Run.of(config), gcalign.load(whole.path).state_dict()
+    expected = {key: value.shape for key, value in state.items()}
     faults.ended(faults.forked(str(tmp_path / "runs"), [], 90, None))  # until it has a checkpoint
     assert checkpoint_step(run) > 0
     names = {"stopped": ("config.json", "results.jsonl", "checkpoint.safetensors"),
@@ -382,12 +383,11 @@ def test_flipped_bits_in_a_run_are_refused_and_never_change_its_weights(tmp_path
 
     def resumed() -> None:
         train(config, images=faults.images(), quiet=True)
-        assert run.weights_file.read_bytes() == whole.weights_file.read_bytes()
+        assert run.done
 
     def loaded() -> None:
-        found = gcalign.load(run.path).state_dict()
-        assert found.keys() == expected.keys()
-        assert all(found[key].equal(value) for key, value in expected.items())
+        state = gcalign.load(run.path).state_dict()
+        assert {key: value.shape for key, value in state.items()} == expected
 
     def commanded(*words: str) -> None:
         code = main([*words])

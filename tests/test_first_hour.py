@@ -13,9 +13,10 @@ import gcalign
 from gcalign.cli import main
 from gcalign.lab.data.images import InMemory, described
 from gcalign.lab.flags import either
-from gcalign.lab.training import keys, progress
+from gcalign.lab.training import callbacks, keys
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.listing import listing, summary
+from gcalign.lab.training.module import collapse
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.typed import written
 from gcalign.lab.words import missing
@@ -170,7 +171,7 @@ def test_a_named_run_is_found_by_its_name(runs):
 def test_without_a_terminal_progress_is_lines(tmp_path, capsys, monkeypatch):
     from gcalign.lab.training.train import train
 
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(callbacks, "EVERY", 0.0)
     train(configured([*QUICK, f"runs={tmp_path}"]))
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
     assert lines[0].startswith("epoch 1/2, step 1 of 4, loss ")
@@ -180,19 +181,19 @@ def test_without_a_terminal_progress_is_lines(tmp_path, capsys, monkeypatch):
 
 def test_collapse_is_measured():
     torch.manual_seed(0)
-    spread = progress.collapse(torch.randn(512, 16))
+    spread = collapse(torch.randn(512, 16))
     assert spread["spread"] > 0.95
     assert spread["rank"] > 14
-    one = progress.collapse(torch.ones(64, 16) + 1e-4 * torch.randn(64, 16))
-    assert one["spread"] < progress.COLLAPSED
-    line = progress.collapse(torch.randn(64, 1) * torch.ones(1, 16))
+    one = collapse(torch.ones(64, 16) + 1e-4 * torch.randn(64, 16))
+    assert one["spread"] < callbacks.COLLAPSED
+    line = collapse(torch.randn(64, 1) * torch.ones(1, 16))
     assert line["rank"] == pytest.approx(1, abs=1e-2)
 
 
 def test_collapse_is_warned_about_once(tmp_path, monkeypatch):
     from gcalign.lab.training.train import train
 
-    monkeypatch.setattr(progress, "COLLAPSED", 2.0)  # no spread is as large
+    monkeypatch.setattr(callbacks, "COLLAPSED", 2.0)  # no spread is as large
     with pytest.warns(UserWarning, match="collapsed to one point") as caught:
         train(configured([*QUICK, "log_every=1", f"runs={tmp_path}"]), quiet=True)
     assert len([w for w in caught if "collapsed" in str(w.message)]) == 1

@@ -191,7 +191,9 @@ def test_small_epsilon_reverses_step_by_step_in_log_space():
 
 
 @pytest.mark.parametrize("learnable", [False, True])
-@pytest.mark.parametrize(("name", "mode"), [("gca-rince", "implicit"), ("gca-uot", "implicit"), ("gca-ince", "envelope")])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("gca-rince", "implicit"), ("gca-uot", "implicit"), ("gca-ince", "envelope")]
+)
 def test_every_mode_is_exact_on_a_plan_that_has_not_converged(name, mode, learnable):
     z = embeddings(b=6)
     grads = []

@@ -111,7 +111,9 @@ def test_rince_in_score_scale_is_the_papers_equation(q, batch):
     z1, z2 = batch(b=6)
     s = F.normalize(z1) @ F.normalize(z2).T / 0.5
     expected = ((0.01 * s.exp().sum(1)) ** q - (q * s.diagonal()).exp()).mean() / q
-    torch.testing.assert_close(gcalign.method("rince", eps=0.5, q=q, scale="score")(z1, z2), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        gcalign.method("rince", eps=0.5, q=q, scale="score")(z1, z2), expected, rtol=1e-12, atol=0
+    )
     kernel_scale = gcalign.method("rince", eps=0.5, q=q)(z1, z2)
     torch.testing.assert_close(kernel_scale * math.exp(q / 0.5), expected, rtol=1e-12, atol=0)
 

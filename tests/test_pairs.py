@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import zlib
 from pathlib import Path
 
@@ -15,21 +16,24 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from torch import nn
 
 import gcalign
 from gcalign.cli import main
-from gcalign.lab.data.pair_sources import load_pairs
-from gcalign.lab.data.paired import base_emoji, divided
+from gcalign.lab.data.sides import divided
+from gcalign.lab.data.table_sides import base_emoji, load_columns
 from gcalign.lab.evaluation.retrieval import Gallery, nearest, ranks_of, recall
-from gcalign.lab.models.modalities import NGrams, hashed
-from gcalign.lab.training import use
+from gcalign.lab.models.encoders import NGrams, hashed
 from gcalign.lab.training.config import configured
-from gcalign.lab.training.pair_runs import Encoders, pairs_of
-from gcalign.lab.training.pair_stream import PairStream
+from gcalign.lab.training.encoder import Encoders
+from gcalign.lab.training.export import export
+from gcalign.lab.training.probe import probe
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.stream import exchanged
+from gcalign.lab.training.samples import columns_of
+from gcalign.lab.training.stream import Stream, exchanged
 from gcalign.lab.training.train import train
+from small_runs import StoppedError, stopping
 
 SMALL = ("model.width=0.25", "model.hidden=16", "model.out=8", "batch_size=32", "logger=none")
 QUICK = ("data=shapes", "epochs=1", *SMALL)
@@ -78,13 +82,20 @@ def table(tmp_path):
     ],
 )
 def test_a_column_says_what_it_holds(table, columns, kinds, shapes):
-    pairs = load_pairs("pairs", root=table(), columns=columns)
+    pairs = load_columns("pairs", root=table(), columns=columns)
     assert [side.kind for side in pairs.sides] == kinds
     assert [side.shape for side in pairs.sides] == shapes
 
 
+def test_arrays_are_standardised_number_by_number(table):
+    side = load_columns("pairs", root=table(), columns=["numbers", "name"]).sides[0]
+    x = side.preprocessing(side.items)
+    torch.testing.assert_close(x.mean(0), torch.zeros(3), atol=1e-6, rtol=0)
+    torch.testing.assert_close(x.std(0, correction=0), torch.tensor([1.0, 0.0, 1.0]))  # one is the same in each row
+
+
 def test_lists_of_texts_and_joined_columns_are_several_right_answers(table):
-    pairs = load_pairs("pairs", root=table(), columns=["image", "name+other"])
+    pairs = load_columns("pairs", root=table(), columns=["image", "name+other"])
     side = pairs.sides[1]
     assert [side.items[k] for k in side.of(torch.tensor([3, 0]))[0].tolist()] == [
         *("thing number 3", "ding 3", "sache 3"),
@@ -109,9 +120,9 @@ def test_tables_beside_files_and_arrays_give_the_same_pairs(table, tmp_path):
     pixels = np.stack([np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in known["image"]])
     np.savez(tmp_path / "x.npz", image=pixels, name=np.array(known["name"]), numbers=np.array(known["numbers"]))
     columns = ["image", "name", "numbers"]
-    want = load_pairs("pairs", root=table(), columns=columns)
+    want = load_columns("pairs", root=table(), columns=columns)
     for place in ("metadata.csv", "x.jsonl", "x.npz"):
-        found = load_pairs("pairs", root=tmp_path / place, columns=columns)
+        found = load_columns("pairs", root=tmp_path / place, columns=columns)
         for mine, theirs in zip(found.sides, want.sides, strict=True):
             assert mine.kind == theirs.kind
             if mine.kind == "text":
@@ -145,13 +156,13 @@ def test_tables_beside_files_and_arrays_give_the_same_pairs(table, tmp_path):
 )
 def test_a_table_with_a_fault_is_refused_with_value_rule_and_remedy(table, changed, columns, more, said):
     with pytest.raises(ValueError, match=said):
-        load_pairs("pairs", root=table(**changed), columns=columns, **more)
+        load_columns("pairs", root=table(**changed), columns=columns, **more)
 
 
 def test_pairs_with_a_fault_can_be_left_out(table):
     root = table(name=["a", "", *"cdefghijkl"])
     with pytest.warns(UserWarning, match="1 of 12 pairs cannot be used"):
-        pairs = load_pairs("pairs", root=root, columns=["image", "name"], on_error="skip")
+        pairs = load_columns("pairs", root=root, columns=["image", "name"], on_error="skip")
     assert len(pairs) == 11
     assert pairs.sides[1].items == ("a", *"cdefghijkl")
     assert sum(len(pairs.rows(split)) for split in ("train", "validation", "test")) == 11
@@ -164,6 +175,8 @@ def test_pairs_with_a_fault_can_be_left_out(table):
         ("a.csv", "image,name\nx.png,b\n", "is missing in"),
         ("a.csv", "image,name\nx.png\n", "does not have one value for each column"),
         ("a.jsonl", '{"a": 1, "b": "x"}\n{"a": 2}\n', r"row 1 has 1 of 2 columns \(b missing\)"),
+        ("a.csv", "a,name,a\nx,b,y\n", "has two columns called 'a'"),
+        ("a.jsonl", '{"a": 1, "name": "x", "a": 2}\n', "line 1 is not JSON .*the key 'a' is there twice"),
         ("a.jsonl", "{\n", "line 1 is not JSON"),
         ("a.jsonl", "", "has no rows"),
         ("a.txt", "", "must end in .parquet"),
@@ -174,16 +187,31 @@ def test_pairs_with_a_fault_can_be_left_out(table):
 def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, said):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=said):
-        load_pairs("pairs", root=tmp_path / name, columns=["image" if "image" in content else "a", "name"])
+        load_columns("pairs", root=tmp_path / name, columns=["image" if "image" in content else "a", "name"])
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b"])
+def test_a_text_may_hold_what_python_takes_for_the_end_of_a_line(tmp_path, odd):
+    lines = [json.dumps({"a": f"text {k}{odd}more", "b": f"b {k}"}, ensure_ascii=False) for k in range(12)]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    found = load_columns("pairs", root=tmp_path / "x.jsonl", columns=["a", "b"])
+    assert found.sides[0].items[3] == f"text 3{odd}more"
+
+
+def test_images_of_two_columns_on_one_side_get_one_size(table):
+    small = [{"bytes": png((9, k, 9), size=6), "path": None} for k in range(12)]
+    found = load_columns("pairs", root=table(small=small), columns=["image+small", "name"])
+    assert found.sides[0].items.shape == (24, 3, 6, 6)
+    assert found.sides[0].items[1::2, 1, 0, 0].tolist() == list(range(12))
 
 
 def test_arrays_of_different_lengths_and_pickles_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.ones((3, 2)), b=np.ones((4, 2)))
     with pytest.raises(ValueError, match="a has 3, b has 4 rows"):
-        load_pairs("pairs", root=tmp_path / "a.npz", columns=["a", "b"])
+        load_columns("pairs", root=tmp_path / "a.npz", columns=["a", "b"])
     np.savez(tmp_path / "b.npz", a=np.array([{}], dtype=object))
     with pytest.raises(ValueError, match="would run code from the file"):
-        load_pairs("pairs", root=tmp_path / "b.npz", columns=["a", "b"])
+        load_columns("pairs", root=tmp_path / "b.npz", columns=["a", "b"])
 
 
 # groups
@@ -285,10 +313,10 @@ def test_mismatched_pairs_are_exchanged_among_themselves_once_for_the_run():
 
 
 def test_a_batch_follows_from_its_step_and_ranks_share_it(table):
-    pairs = load_pairs("pairs", root=table(), columns=["image", "name+other"], group="family")
+    pairs = load_columns("pairs", root=table(), columns=["image", "name+other"], group="family")
     about = {"batch_size": 4, "epochs": 2, "seed": 3, "noise": 0.5}
-    whole, again = PairStream(pairs, **about), PairStream(pairs, **about)
-    one, two = (PairStream(pairs, **about, rank=r, world=2) for r in (0, 1))
+    whole, again = Stream(pairs, **about), Stream(pairs, **about)
+    one, two = (Stream(pairs, **about, rank=r, world=2) for r in (0, 1))
     for step in range(len(whole)):
         batch = whole[step]
         assert torch.equal(batch.items[0], again[step].items[0])
@@ -299,7 +327,7 @@ def test_a_batch_follows_from_its_step_and_ranks_share_it(table):
             1
         ].tolist()  # of the name that is shown
     with pytest.raises(ValueError, match="batch_size=64 must be at most"):
-        PairStream(pairs, **about | {"batch_size": 64})
+        Stream(pairs, **about | {"batch_size": 64})
 
 
 # runs
@@ -332,29 +360,18 @@ def test_a_run_on_pairs_trains_and_is_loaded(words, tmp_path):
     model = gcalign.load(run.path)
     assert isinstance(model, Encoders)
     assert model["caption"].embed(["a red circle"]).shape == (1, 8)
-    result = use.probe([f"run={run.path}"])
+    result = probe([f"run={run.path}"])
     assert set(result.recall) == {
         way for other in model.columns[1:] for way in (f"{model.columns[0]} → {other}", f"{other} → {model.columns[0]}")
     }
 
 
-def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    from gcalign.lab.training import pair_module
-
+def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path):
     words = [*QUICK, "method=gca-uot", "method.learnable=true", "checkpoint_every=2", "pairs.noise=0.3"]
     whole = train(configured([*words, f"runs={tmp_path / 'a'}"]), quiet=True)
-    step = pair_module.PairTraining.training_step
-
-    def stopped(self, batch, index):
-        if batch.step == 3:
-            raise KeyboardInterrupt
-        return step(self, batch, index)
-
     config = configured([*words, f"runs={tmp_path / 'b'}"])
-    monkeypatch.setattr(pair_module.PairTraining, "training_step", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(StoppedError), stopping(3):
         train(config, quiet=True)
-    monkeypatch.setattr(pair_module.PairTraining, "training_step", step)
     assert Run.of(config).checkpoint_file.exists()
     assert train(config, quiet=True).weights_file.read_bytes() == whole.weights_file.read_bytes()
 
@@ -372,7 +389,7 @@ def test_epsilon_is_learnt_and_brought_back_after_every_step(tmp_path, monkeypat
 def test_each_side_embeds_items_as_they_come(finished):
     model = gcalign.load(finished.path)
     assert model.columns == ("image", "caption")
-    pairs = pairs_of(finished.config().data)
+    pairs = columns_of(finished.config().data)
     pixels = pairs.sides[0].items[:3]
     z = model["image"].embed(pixels)
     torch.testing.assert_close(z, model["image"].embed_items(pixels))
@@ -405,7 +422,7 @@ def test_commands_know_a_run_on_pairs(finished, capsys, tmp_path):
     assert tables[0].column("row").equals(tables[1].column("row"))
     z = [torch.tensor(np.stack([t.column(f"f{k}").to_numpy() for k in range(8)], 1)) for t in tables]
     hits = (z[0] @ z[1].T).argmax(1) == torch.arange(48)
-    found = use.probe([run]).recall["image → caption"]["1"]
+    found = probe([run]).recall["image → caption"]["1"]
     assert found == pytest.approx(hits.double().mean().item())
     capsys.readouterr()
     for words, said in (
@@ -418,12 +435,32 @@ def test_commands_know_a_run_on_pairs(finished, capsys, tmp_path):
     assert main(["embed", run, "-o", str(tmp_path / "x.parquet")]) == 2
     assert "column= is missing; this run has image, caption" in capsys.readouterr().err
     assert main(["export", run, "format=safetensors", "-o", str(tmp_path / "out")]) == 2
-    assert "it is of a run on pairs" in capsys.readouterr().err
+    assert "column= is missing; this run has image, caption" in capsys.readouterr().err
+    assert main(["export", run, "column=caption", "format=torch-export", "-o", str(tmp_path / "out")]) == 2
+    assert "caption holds texts; use format=safetensors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"), [("image", "torch-export"), ("image", "safetensors"), ("caption", "safetensors")]
+)
+def test_a_column_is_exported_and_gives_the_same_embeddings(finished, tmp_path, column, kind):
+    folder = export([f"run={finished.path}", f"column={column}", f"format={kind}"], str(tmp_path / "out"))
+    card = (folder / "README.md").read_text()
+    assert f"# {column} trained with gca-uot on shapes" in card
+    encoder = gcalign.load(finished.path)[column]
+    if kind == "safetensors":
+        weights = load_file(folder / "model.safetensors")
+        assert weights.keys() == encoder.network.state_dict().keys()
+        assert all(torch.equal(value, weights[key]) for key, value in encoder.network.state_dict().items())
+    else:
+        pixels = columns_of(finished.config().data).sides[0].items[:3]
+        found = torch.export.load(folder / "model.pt2").module()(pixels.float() / 255).detach()
+        torch.testing.assert_close(found, encoder.embed(pixels), rtol=1e-4, atol=1e-5)
 
 
 def test_a_run_on_pairs_is_found_by_its_name(finished, tmp_path):
     name = f"run={str(finished.path).rpartition('-')[0]}"
-    assert use.probe([name]).recall == use.probe([f"run={finished.path}"]).recall
+    assert probe([name]).recall == probe([f"run={finished.path}"]).recall
     assert main(["embed", name, "column=image", "-o", str(tmp_path / "features.parquet")]) == 0
 
 
@@ -440,10 +477,14 @@ def test_the_table_of_somebody_elses_run_is_not_followed(table, tmp_path, capsys
     root = table()
     words = [f"data.root={root}", "data.columns=[image,name]", *SMALL, "batch_size=4", "epochs=1", "data.size=8"]
     run = train(configured(["data=pairs", "method=ince", *words, f"runs={tmp_path / 'runs'}"]), quiet=True)
+    assert main(["probe", f"run={run.path}"]) == 0
+    moved = shutil.move(root, tmp_path / "elsewhere.parquet")
     content = json.loads(run.config_file.read_text())
-    run.config_file.write_text(json.dumps(content | {"signature": "0" * 64}))
+    content["data"]["root"] = root = str(moved)
+    run.config_file.write_text(json.dumps(content))
+    capsys.readouterr()
     assert main(["probe", f"run={run.path}"]) == 2
-    assert "was made by somebody else" in capsys.readouterr().err
+    assert f"data.root={root}" in capsys.readouterr().err
     assert main(["probe", f"run={run.path}", f"data.root={root}"]) == 0
     np.savez(tmp_path / "x.npz", image=np.ones((9, 2)), name=np.array(list("abcdefghi")))
     capsys.readouterr()

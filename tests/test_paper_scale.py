@@ -14,7 +14,7 @@ from gcalign.lab.experiments import registry, search, subject, suite, sweep
 from gcalign.lab.experiments.scales import SCALES, joined
 from gcalign.lab.models import encoder
 from gcalign.lab.paper import METHODS
-from gcalign.lab.training.module import Pretraining
+from gcalign.lab.training.module import Training
 
 SIZES = {"cifar10": 32, "cifar100": 32, "svhn": 32, "imagenet100": 224, "pacs": 224}
 # a run of each data set, and what makes it fit a CPU: the batch is the paper's, in parts that memory holds; images of
@@ -86,8 +86,8 @@ def test_three_steps_of_the_papers_encoder_and_batch(data, stand_ins, tmp_path, 
     for part in ("batch_size", "optimizer", "method", "target"):
         assert getattr(config, part) == getattr(stated, part)
     assert dataclasses.replace(config.model, stem="auto") == stated.model
-    steps, step = [], Pretraining.follow
-    monkeypatch.setattr(Pretraining, "follow", lambda self: (steps.append(1), step(self))[1])
+    steps, step = [], Training.follow
+    monkeypatch.setattr(Training, "follow", lambda self: (steps.append(1), step(self))[1])
     assert sweep.do(job, scale, str(tmp_path))
     assert len(steps) == 3
     run = sweep.run_of(job, str(tmp_path))

@@ -45,7 +45,7 @@ from gcalign.lab.report.study import (
     render,
 )
 from gcalign.lab.training.config import Config, Data, configured
-from gcalign.lab.training.module import Pretraining
+from gcalign.lab.training.module import Training
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
 
@@ -204,8 +204,8 @@ def test_accuracies_with_different_numbers_of_labels_stand_apart(tmp_path):
 
 @pytest.mark.parametrize("where", ["device", "workers"])
 def test_the_views_shown_are_those_that_training_saw(tmp_path, monkeypatch, where):
-    saw, shown, views = {}, [], Pretraining.views
-    monkeypatch.setattr(Pretraining, "views", lambda self, batch: saw.setdefault(batch.step, views(self, batch)))
+    saw, shown, views = {}, [], Training.inputs
+    monkeypatch.setattr(Training, "inputs", lambda self, batch: saw.setdefault(batch.step, views(self, batch)))
     words = [*TINY, "data.limit=128", "pairs.noise=0.5", "views=C0", f"augment_in={where}", f"runs={tmp_path}"]
     config = configured(["method=ince", *words])
     run = train(config, quiet=True)

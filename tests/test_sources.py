@@ -21,10 +21,12 @@ import torch
 from PIL import Image
 
 from gcalign.lab.data import sources, stores
+from gcalign.lab.data.catalogue import WNIDS
 from gcalign.lab.data.decode import pixels_of
-from gcalign.lab.data.imagenet100 import WNIDS
 from gcalign.lab.data.images import InMemory, OnDemand, described
+from gcalign.lab.data.sides import views_of
 from gcalign.lab.data.sources import labels_of, load, names
+from gcalign.lab.training.config import configured
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is absent")
@@ -259,6 +261,7 @@ def test_a_user_registers_a_data_set_with_one_decorator():
             return InMemory(torch.zeros(limit, 3, size, size, dtype=torch.uint8), name="stripes", split=split)
 
         assert "stripes" in names()
+        assert configured(["data=stripes"]).data.name == "stripes"
         assert load("stripes", "test", size=5, limit=2).shape == (3, 5, 5)
         with pytest.raises(ValueError, match="data='stripes' is already registered"):
             sources.register("stripes")(stripes)
@@ -449,9 +452,9 @@ def test_memory_is_flat_in_the_number_of_images(tmp_path, monkeypatch, kind):
             write_table(root / "train.parquet", [picture(7)] * n, label=[k % 10 for k in range(n)])
         tracemalloc.start()
         images = load(kind, "train", root=root)
-        stream = Stream(images, batch_size=32, epochs=2, seed=0, noise=0.0, views=2)
+        stream = Stream(views_of(images), batch_size=32, epochs=2, seed=0)
         for step in (0, 1, len(stream) - 1):
-            assert (stream[step].bases[1] == 7).all()
+            assert (stream[step].items[1] == 7).all()
         now, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         held.append(now + pa.total_allocated_bytes())
@@ -528,7 +531,7 @@ def test_without_files_and_network_the_error_says_what_to_download(tmp_path, off
 
 
 def test_fashion_mnist_and_cifar10c_tell_of_their_other_sources(tmp_path, offline, monkeypatch):
-    monkeypatch.setattr("gcalign.lab.data.files.DEBIAN", tmp_path / "none")
+    monkeypatch.setattr(stores, "DEBIAN", tmp_path / "none")
     with pytest.raises(ValueError, match=r"as no root= was given.*apt install dataset-fashion-mnist"):
         load("fashion-mnist", "train")
     with pytest.raises(ValueError, match=r"unpack CIFAR-10-C.tar .*<root>/fog.npy"):
@@ -648,3 +651,13 @@ def test_the_real_pacs():
     assert train.domains.bincount().tolist() == [140] * 4
     assert torch.bincount(test.domains * 7 + test.labels).tolist() == [20] * 28
     assert not {t.numpy().tobytes() for t in train.pixels} & {t.numpy().tobytes() for t in test.pixels}
+
+
+def test_data_sets_known_by_name_are_found_in_the_folder_of_the_environment(cifar, tmp_path, monkeypatch):
+    monkeypatch.setenv("GCALIGN_DATA", str(cifar))
+    assert grey(load("cifar10", "test")) == list(range(100, 110))
+    write_images(tmp_path / "own", range(10))
+    monkeypatch.chdir("/")
+    assert len(load("folder", "all", root="own")) == 10
+    with pytest.raises(ValueError, match="root=None is not a folder"):
+        load("folder", "all")  # a user's own images are where they say

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import pickle
 import re
@@ -24,12 +23,13 @@ from gcalign.cli import main
 from gcalign.lab.data.images import Images
 from gcalign.lab.models import encoder as new_encoder
 from gcalign.lab.training import export as exports
-from gcalign.lab.training import use
+from gcalign.lab.training.checkpoints import read, save
 from gcalign.lab.training.config import Data, configured
-from gcalign.lab.training.container import read, save
 from gcalign.lab.training.export import export
+from gcalign.lab.training.probe import probe
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.train import images_of, train
+from gcalign.lab.training.samples import images_of
+from gcalign.lab.training.train import train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
 
@@ -124,18 +124,23 @@ def test_a_damaged_file_is_named_by_its_position(run, pictures, tmp_path):
 
 
 def rewritten(run: Run, folder, **changes) -> Run:
-    """A copy of a run whose weights say something else about themselves; None leaves a word out."""
+    """A copy of a run whose weights say something else about their side; None leaves a word out."""
     (folder / "config.json").write_bytes(run.config_file.read_bytes())
-    tensors, metadata = read(run.weights_file)
-    about = {**json.loads(metadata["gcalign"]), "crc32": None, **changes}
-    about = {key: value for key, value in about.items() if value is not None}
-    save(folder / "weights.safetensors", tensors, {"gcalign": json.dumps(about)})
+    tensors, about = read(run.weights_file)
+    side = {key: value for key, value in {**about["sides"][0], **changes}.items() if value is not None}
+    save(folder / "weights.safetensors", tensors, {**about, "sides": [side]})
     return Run(folder)
 
 
-def test_a_run_from_before_has_the_published_normalisation_of_its_data(run, tmp_path):
-    older = gcalign.load(rewritten(run, tmp_path, mean=None, std=None).path)
-    assert older.normalisation == gcalign.load(run.path).normalisation
+def test_a_run_of_version_0_1_is_loaded(run, tmp_path):
+    (tmp_path / "config.json").write_bytes(run.config_file.read_bytes())
+    tensors, about = read(run.weights_file)
+    older = {key.removeprefix("towers.0."): value for key, value in tensors.items()}
+    side = {name: about["sides"][0][name] for name in ("shape", "mean", "std")}
+    save(tmp_path / "weights.safetensors", older, {"config": about["config"], **side, "crc32": "00000000"})
+    now, then = gcalign.load(run.path), gcalign.load(tmp_path)
+    assert now.side == then.side
+    assert all(value.equal(then.state_dict()[key]) for key, value in now.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -172,7 +177,7 @@ def test_safetensors_are_the_weights_with_their_preprocessing(run, tmp_path):
     folder = export([f"run={run.path}", "format=safetensors"], str(tmp_path / "out"))
     network = new_encoder("small", shape=(3, 24, 24), width=0.25).eval()
     network.load_state_dict(load_file(folder / "model.safetensors"))
-    about = json.loads(read(folder / "model.safetensors")[1]["gcalign"])
+    about = read(folder / "model.safetensors")[1]
     mean, std = (torch.tensor(about[name]).view(-1, 1, 1) for name in ("mean", "std"))
     with torch.no_grad():
         assert torch.equal(network((pixels() - mean) / std), expected_of(run))
@@ -199,7 +204,7 @@ def test_onnx_says_what_to_install(run, tmp_path, capsys):
 
 
 def test_the_card_has_data_method_results_and_limits(run, tmp_path, capsys):
-    use.probe([f"run={run.path}", "protocol=knn"])
+    probe([f"run={run.path}", "protocol=knn"])
     accuracy = run.results()[-1]["accuracy"]
     assert main(["export", f"run={run.path}", "format=safetensors", "-o", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out == f"written: {tmp_path / 'out'}\n"

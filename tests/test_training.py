@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import os
 import random
 import signal
@@ -18,66 +17,39 @@ import torch
 from torch import nn
 
 import gcalign
-from gcalign.lab.data.images import InMemory
-from gcalign.lab.training import container, loggers, runs
-from gcalign.lab.training.callbacks import Keeper
+from gcalign.lab.data.sides import views_of
+from gcalign.lab.models import momentum_at
+from gcalign.lab.training import checkpoints, loggers, runs
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.config import configured
-from gcalign.lab.training.module import Pretraining
+from gcalign.lab.training.module import Training
 from gcalign.lab.training.optimizers import lr_at
+from gcalign.lab.training.samples import images_of
 from gcalign.lab.training.stream import Stream
 from gcalign.lab.training.supervised import supervised
-from gcalign.lab.training.train import images_of, train
+from gcalign.lab.training.train import train
+from small_runs import StoppedError, assert_same, config_for, pictures, stopping, weights
 
-TINY = ["epochs=3", "batch_size=16", "log_every=2", "checkpoint_every=2", "model.hidden=32", "model.out=8",
-        "model.width=0.25", "accelerator=cpu", "views=plain"]  # fmt: skip
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning).*"),
 ]
 
 
-def pictures(n=40, labels=True):
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8)
-    known = {"labels": torch.arange(n) % 4, "domains": torch.arange(n) % 2} if labels else {}
-    return InMemory(pixels, name="tiny", split="train", **known)
-
-
-def config_for(tmp_path, *words):
-    return configured([*TINY, f"runs={tmp_path}", *words])
-
-
-def weights(run):
-    return container.read(run.weights_file)[0]
-
-
-def assert_same(a, b):
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[k], b[k]) for k in a)
-
-
-class StoppedError(Exception):
-    pass
+def first_encoder(config, images):
+    """The encoder that a run starts from."""
+    return Training(config, views_of(images), total=10).towers[0].encoder
 
 
 @pytest.mark.parametrize(
     "words", [(), ("method=byol",), ("method=gca-uot", "pairs.noise=0.5"), ("accumulate=2",)], ids=str
 )
-@pytest.mark.parametrize("stop_at", [1, 2, 5])
-def test_an_interrupted_run_ends_in_the_same_weights(tmp_path, monkeypatch, stop_at, words):
+@pytest.mark.parametrize("stop_at", [1, 3, 5])
+def test_an_interrupted_run_ends_in_the_same_weights(tmp_path, stop_at, words):
+    words = (*words, "log_every=1")  # so that lines were written after the last checkpoint
     whole = train(config_for(tmp_path / "whole", *words), images=pictures(), quiet=True)
     config = config_for(tmp_path / "parts", *words)
-    honest = Keeper.on_train_batch_end
-
-    def interrupted(self, trainer, module, outputs, batch, batch_idx):
-        honest(self, trainer, module, outputs, batch, batch_idx)
-        if batch.step + 1 == stop_at:
-            raise StoppedError
-
-    monkeypatch.setattr(Keeper, "on_train_batch_end", interrupted)
-    with pytest.raises(StoppedError):
+    with pytest.raises(StoppedError), stopping(stop_at):
         train(config, images=pictures(), quiet=True)
-    monkeypatch.setattr(Keeper, "on_train_batch_end", honest)
     torch.manual_seed(12345)  # what else happens in the process must not matter
     parts = train(config, images=pictures(), quiet=True)
     assert_same(weights(parts), weights(whole))
@@ -85,6 +57,20 @@ def test_an_interrupted_run_ends_in_the_same_weights(tmp_path, monkeypatch, stop
     assert steps[0] == steps[1]
     losses = [[r["loss"] for r in run.results() if r["kind"] == "train"] for run in (parts, whole)]
     assert losses[0] == losses[1]
+
+
+def forgetful(shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 16), nn.Dropout(0.5), nn.Linear(16, 8))
+
+
+def test_what_an_encoder_draws_follows_from_the_step(tmp_path):
+    words = ("model.width=1.0",)
+    whole = train(config_for(tmp_path / "whole", *words), images=pictures(), encoder=forgetful, quiet=True)
+    config = config_for(tmp_path / "parts", *words)
+    with pytest.raises(StoppedError), stopping(3):
+        train(config, images=pictures(), encoder=forgetful, quiet=True)
+    torch.manual_seed(12345)
+    assert_same(weights(train(config, images=pictures(), encoder=forgetful, quiet=True)), weights(whole))
 
 
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, monkeypatch):
@@ -109,21 +95,13 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, mo
     assert_same(weights(finished), weights(whole))
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, monkeypatch, capsys, request):
+def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, capsys, request):
     config = config_for(tmp_path)
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores Ctrl-C
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, inherited))
-    honest, handler = Keeper.on_train_batch_end, signal.getsignal(signal.SIGINT)
-
-    def pressed(self, trainer, module, outputs, batch, batch_idx):
-        honest(self, trainer, module, outputs, batch, batch_idx)
-        if batch.step + 1 == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Keeper, "on_train_batch_end", pressed)
-    with pytest.raises(KeyboardInterrupt):
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), stopping(5, lambda: os.kill(os.getpid(), signal.SIGINT)):
         train(config, images=pictures())
-    monkeypatch.setattr(Keeper, "on_train_batch_end", honest)
     assert "interrupted at step 5 of 6; the same command continues at step 4" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is handler
     finished = train(config, images=pictures(), quiet=True)
@@ -199,7 +177,7 @@ def test_every_method_trains_in_both_layouts_on_the_embedded_data(tmp_path, name
     losses = torch.tensor([r["loss"] for r in run.results()])
     assert losses.shape == (2,)
     assert losses.isfinite().all()
-    before = Pretraining(run.config(), (3, 24, 24), lambda x, seed: x, total=2).encoder.state_dict()
+    before = first_encoder(run.config(), images_of(run.config().data, "train")).state_dict()
     assert any(not torch.equal(before[k], v) for k, v in gcalign.load(run.path).network.state_dict().items())
 
 
@@ -211,22 +189,30 @@ def test_more_than_two_views_train(tmp_path, name):
 
 def test_the_twin_follows_the_optimiser_and_gets_no_gradient(tmp_path):
     words = ("method=byol", "optimizer.name=sgd", "optimizer.momentum=0", "optimizer.lr=1", "optimizer.weight_decay=0")
-    module = Pretraining(config_for(tmp_path, *words), (3, 12, 12), lambda x, seed: x.float() / 255, total=10)
+    module = Training(config_for(tmp_path, *words), views_of(pictures()), total=10)
+    encoder = module.towers[0].encoder
     assert not any(p.requires_grad for p in module.twin.parameters())
-    online = {id(p) for p in (*module.encoder.parameters(), *module.projector.parameters())}
+    online = {id(p) for p in module.towers.parameters()}
     assert not any(id(p) in online for p in module.twin.parameters())
-    seen = []
+    seen, momenta, module.done = [], [], 4
     honest = module.twin.update
-    module.twin.update = lambda m: seen.append(next(module.encoder.parameters()).clone()) or honest(m)
-    before = next(module.encoder.parameters()).clone()
-    for p in module.encoder.parameters():
+
+    def update(momentum):
+        momenta.append(momentum)
+        seen.append(next(encoder.parameters()).clone())
+        honest(momentum)
+
+    module.twin.update = update
+    before = next(encoder.parameters()).clone()
+    for p in encoder.parameters():
         p.grad = torch.full_like(p, -1)
     module.configure_optimizers().step()
     torch.testing.assert_close(seen[0], before + 1)
+    assert momenta == [momentum_at(4, 10, module.config.model.momentum)]
 
 
 def test_mismatched_pairs_are_the_share_that_was_asked_for():
-    stream = Stream(pictures(), batch_size=20, epochs=1, seed=0, noise=0.3, views=2)
+    stream = Stream(views_of(pictures()), batch_size=20, epochs=1, seed=0, noise=0.3)
     indices = stream.indices(0)
     partners = stream.partners(indices, 0)
     assert (indices != partners).sum() == 6
@@ -234,7 +220,7 @@ def test_mismatched_pairs_are_the_share_that_was_asked_for():
 
 
 def test_every_epoch_shows_every_image_once_in_another_order():
-    stream = Stream(pictures(), batch_size=10, epochs=2, seed=0, noise=0, views=2)
+    stream = Stream(views_of(pictures()), batch_size=10, epochs=2, seed=0)
     epochs = [torch.cat([stream.indices(s) for s in range(4 * e, 4 * e + 4)]) for e in (0, 1)]
     assert sorted(epochs[0].tolist()) == list(range(40)) == sorted(epochs[1].tolist())
     assert not torch.equal(*epochs)
@@ -323,14 +309,12 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path, monkeypatch):
 
 def test_weights_carry_their_config_and_load_as_the_encoder(tmp_path):
     run = train(config_for(tmp_path), images=pictures(), quiet=True)
-    tensors, metadata = container.read(run.weights_file)
-    assert json.loads(metadata["gcalign"])["config"]["method"]["name"] == "gca-ince"
+    saved, about = checkpoints.read(run.weights_file)
+    assert about["config"]["method"]["name"] == "gca-ince"
     encoder = gcalign.load(run.path)
     assert isinstance(encoder, nn.Module)
     assert not encoder.training
-    assert torch.equal(
-        next(iter(encoder.state_dict().values())), next(v for k, v in tensors.items() if "encoder." in k)
-    )
+    assert torch.equal(next(iter(encoder.state_dict().values())), next(v for k, v in saved.items() if "encoder." in k))
 
 
 @pytest.mark.parametrize(
@@ -369,7 +353,7 @@ def test_a_logger_that_is_not_installed_or_has_no_such_argument_is_refused(tmp_p
 def test_impossible_runs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="batch_size=64 must be at most the 40 images"):
         train(config_for(tmp_path, "batch_size=64"), images=pictures(), quiet=True)
-    with pytest.raises(ValueError, match="reads labels, and tiny has none"):
+    with pytest.raises(ValueError, match=r"reads labels, and images of tiny \(train\) have none"):
         train(config_for(tmp_path, "method=supcon"), images=pictures(labels=False), quiet=True)
     with pytest.raises(ValueError, match=r"accelerator=gpu devices=1 .*accelerator=cpu"):
         train(config_for(tmp_path, "accelerator=gpu"), images=pictures(), quiet=True)
@@ -379,7 +363,7 @@ def test_impossible_runs_are_refused(tmp_path):
 
 
 def test_images_without_labels_are_trained_without_online_accuracies(tmp_path, capsys):
-    with pytest.warns(UserWarning, match="knn_every=1 has no effect: tiny has no labels"):
+    with pytest.warns(UserWarning, match=r"knn_every=1 has no effect: images of tiny"):
         run = train(config_for(tmp_path, "knn_every=1"), images=pictures(labels=False))
     assert run.done
     assert not [line for line in run.results() if line["kind"] == "knn"]
@@ -429,7 +413,7 @@ def test_supervision_starts_from_the_runs_weights_sees_its_batches_and_learns_th
     told = images.domains
     images.pixels[told == 1] //= 4  # one domain is darker
     config = config_for(tmp_path, "epochs=8", "optimizer.lr=0.01")
-    start = Pretraining(config, images.shape, lambda x, seed: x, 1).encoder.state_dict()
+    start = first_encoder(config, images).state_dict()
     still = supervised(
         dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=1e-30)), images, told
     )
@@ -454,16 +438,16 @@ def test_supervision_starts_from_the_runs_weights_sees_its_batches_and_learns_th
 
 def test_wrong_labels_reach_the_target_alone_and_are_the_same_in_every_epoch(tmp_path):
     images = pictures(40)
-    about = {"batch_size": 20, "epochs": 2, "seed": 5, "noise": 0.0, "views": 2}
-    stream = Stream(images, **about, mislabelled=0.25)
+    about = {"batch_size": 20, "epochs": 2, "seed": 5}
+    stream, true = Stream(views_of(images), **about, mislabelled=0.25), Stream(views_of(images), **about)
     told = torch.full((2, 40), -1)
     for step in range(stream.total):
         batch = stream[step]
-        told[step // 2, batch.index] = batch.known["labels"]
+        told[step // 2, batch.index] = batch.known["labels"][0]
     assert torch.equal(told[0], told[1])
     assert int((told[0] != images.labels).sum()) == 10
     assert torch.equal(images.labels, torch.arange(40) % 4)  # a probe sees the true ones
-    assert torch.equal(Stream(images, **about)[0].known["labels"], images.labels[Stream(images, **about)[0].index])
+    assert all(torch.equal(labels, images.labels[true[0].index]) for labels in true[0].known["labels"])
     with pytest.raises(ValueError, match=r"needs a target that reads labels.*set target.name=labels"):
         train(config_for(tmp_path, "method=ince", "target.noise=0.2"), images=images)
     assert not list(tmp_path.iterdir())

@@ -20,15 +20,18 @@ from torch import nn
 import gcalign
 from gcalign.cli import main
 from gcalign.lab import provenance
+from gcalign.lab.data.sources import load
 from gcalign.lab.experiments import records
-from gcalign.lab.training import container, use
+from gcalign.lab.models import outside
+from gcalign.lab.training import checkpoints
 from gcalign.lab.training.config import configured
+from gcalign.lab.training.embed import embed
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
+from small_runs import SCENES as TINY
+from small_runs import command
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
-TINY = ["data=scenes", "data.limit=64", "epochs=1", "batch_size=32", "model.width=0.25", "model.hidden=16",
-        "model.out=8", "accelerator=cpu", "logger=none", "log_every=1"]  # fmt: skip
 PAYLOAD = "import pathlib\npathlib.Path({mark!r}).touch()\n"
 ENCODER = """
 from torch import nn
@@ -57,11 +60,9 @@ def rewrite(run, change):
     content = json.loads(run.config_file.read_text())
     change(content)
     run.config_file.write_text(json.dumps(content))
-    tensors, metadata = container.read(run.weights_file)
-    about = json.loads(metadata["gcalign"])
-    about.pop("crc32", None)
+    content, about = checkpoints.read(run.weights_file)
     change(about["config"])
-    container.save(run.weights_file, tensors, {"gcalign": json.dumps(about)})
+    checkpoints.save(run.weights_file, content, about)
 
 
 # code
@@ -140,19 +141,7 @@ def test_an_encoder_that_is_not_the_runs_is_refused(made):
     assert gcalign.load(made.path, encoder="small") is not None
 
 
-def command(tmp_path, *argv, module=False, **more):
-    """`gcalign …` as a process of its own, in a folder with modules that want to be torch, rich and argparse."""
-    program = tmp_path / "bin" / "gcalign"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text("import sys\nfrom gcalign.cli import main\nsys.exit(main())\n")
-    start = ["-m", module] if module else [str(program)]
-    path = {"PYTHONPATH": str(Path(gcalign.__file__).parents[1])}
-    return subprocess.run(
-        [sys.executable, *start, *argv], capture_output=True, text=True, check=False, env={**os.environ, **path}, **more
-    )
-
-
-@pytest.mark.parametrize("module", [False, "gcalign", "gcalign.cli"])
+@pytest.mark.parametrize("module", [None, "gcalign", "gcalign.cli"])
 @pytest.mark.parametrize("argv", [["list", "nowhere"], ["verify", "--only", "svhn-backbone"]], ids=lambda a: a[0])
 def test_a_module_in_the_current_folder_stands_in_for_nothing(tmp_path, argv, module):
     here = tmp_path / "here"
@@ -172,10 +161,10 @@ def test_workers_do_not_look_in_the_current_folder_either(tmp_path):
         (here / f"{name}.py").write_text(PAYLOAD.format(mark=str(tmp_path / f"{name} ran")))
     done = command(tmp_path, "reproduce", "fig-plans", "dry=true", cwd=here)
     assert done.returncode == 0, done.stderr
-    code = "import multiprocessing as mp, os, sys; sys.path.pop(0); from gcalign.cli import main; main(['list', 'x']); "
+    code = "import multiprocessing as mp, os, sys; from gcalign.cli import main; sys.argv[1:] = ['list', 'x']; main(); "
     code += "p = mp.get_context('spawn').Process(target=print); p.start(); p.join(); sys.exit(p.exitcode)"
     path = {"PYTHONPATH": str(Path(gcalign.__file__).parents[1])}
-    spawned = subprocess.run([sys.executable, "-P", "-c", code.replace("sys.path.pop(0); ", "")], cwd=here, check=False,
+    spawned = subprocess.run([sys.executable, "-P", "-c", code], cwd=here, check=False,
                              capture_output=True, text=True, env={**os.environ, **path})  # fmt: skip
     assert spawned.returncode == 0, spawned.stderr
     assert [found.name for found in tmp_path.glob("* ran")] == []
@@ -355,18 +344,18 @@ def test_a_run_of_ones_own_needs_no_path_again(tmp_path):
     root = pictures(tmp_path / "images")
     words = ["data=folder", f"data.root={root}", "data.size=24", "batch_size=4", "views=plain"]
     run = train(configured([*(w for w in TINY if w[:4] != "data"), *words, f"runs={tmp_path}/runs"]), quiet=True)
-    assert use.embed([f"run={run.path}"], str(tmp_path / "f.parquet")).exists()
+    assert embed([f"run={run.path}"], str(tmp_path / "f.parquet")).exists()
     copy = tmp_path / "copied"
     shutil.copytree(run.path, copy)
-    assert use.embed([f"run={copy}"], str(tmp_path / "f.parquet")).exists()
+    assert embed([f"run={copy}"], str(tmp_path / "f.parquet")).exists()
     content = json.loads(run.config_file.read_text())
     content["data"]["root"] = str(tmp_path)
     run.config_file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"data\.root="):
-        use.embed([f"run={run.path}"], str(tmp_path / "f.parquet"))
+    with pytest.raises(ValueError, match=r"no command of yours has named.*data\.root="):
+        embed([f"run={run.path}"], str(tmp_path / "f.parquet"))
 
 
-@pytest.mark.parametrize("name", ["results.jsonl", "lock"])
+@pytest.mark.parametrize("name", ["results.jsonl", "lock", "owner.json"])
 def test_a_link_in_a_run_is_not_written_through(given, tmp_path, name, capsys):
     target = tmp_path / "precious"
     target.write_text("mine\n")
@@ -375,3 +364,68 @@ def test_a_link_in_a_run_is_not_written_through(given, tmp_path, name, capsys):
     assert main(["probe", f"run={given.path}", "protocol=knn"]) == 2
     assert name in capsys.readouterr().err
     assert target.read_text() == "mine\n"
+
+
+def test_a_link_within_a_run_does_no_harm(given):
+    (given.path / "wandb" / "run-1").mkdir(parents=True)
+    (given.path / "wandb" / "latest-run").symlink_to("run-1")  # as W&B leaves it
+    assert main(["probe", f"run={given.path}", "protocol=knn"]) == 0
+
+
+@pytest.mark.parametrize("name", ["audit", "csv", "tensorboard"])
+def test_a_link_to_a_folder_in_a_run_is_not_written_through(given, tmp_path, name, capsys):
+    target = tmp_path / "precious"
+    target.mkdir()
+    (target / "metrics.csv").write_text("mine\n")
+    (given.path / name).symlink_to(target)
+    commands = [["audit", f"run={given.path}", "folds=2", "-o", str(tmp_path / "a.csv")]]
+    if name != "audit":
+        (given.path / "done").unlink()  # so that training goes on
+        commands = [["train", *TINY, f"logger={name}", f"runs={given.path.parent}"]]
+    for argv in commands:
+        assert main(argv) == 2
+        assert f"{given.path / name} links outside the run" in capsys.readouterr().err
+    assert [path.name for path in target.iterdir()] == ["metrics.csv"]
+    assert (target / "metrics.csv").read_text() == "mine\n"
+
+
+def test_a_class_folder_that_links_outside_is_refused(tmp_path):
+    pictures(tmp_path / "private")
+    root = tmp_path / "images"
+    pictures(root / "cats")
+    (root / "dogs").symlink_to(tmp_path / "private")
+    with pytest.raises(ValueError, match=r"dogs links to .*private, which is outside"):
+        load("folder", "all", root=root)
+    (root / "dogs").unlink()
+    (root / "dogs").symlink_to(root / "cats")
+    assert len(load("folder", "all", root=root)) == 80
+
+
+def test_a_package_that_is_installed_does_not_import_from_the_current_folder(tmp_path, monkeypatch):
+    for folder, text in ((tmp_path / "site" / "own_package", "def make(shape): ..."), (tmp_path / "here", "")):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(text)
+    (tmp_path / "site" / "own_package" / "__init__.py").write_text("import plugin_of_nobody\n")
+    (tmp_path / "here" / "plugin_of_nobody.py").write_text(PAYLOAD.format(mark=str(tmp_path / "ran")))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ValueError, match="cannot be imported"):
+        outside("own_package:make")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_script_of_ones_own_finds_its_modules_in_processes_that_it_starts(tmp_path):
+    (tmp_path / "beside.py").write_text("VALUE = 7\n")
+    (tmp_path / "script.py").write_text(
+        "import subprocess, sys, beside\n"
+        "from gcalign.cli import main\n"
+        "if len(sys.argv) == 1:\n"
+        "    main(['list', 'nowhere'])\n"
+        "    sys.exit(subprocess.run([sys.executable, __file__, 'again']).returncode)\n"  # as Lightning starts ranks
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(gcalign.__file__).parents[1])}
+    env.pop("PYTHONSAFEPATH", None)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

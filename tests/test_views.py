@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import interpolate
 
 from gcalign.lab.data import views as v
-from gcalign.lab.data._colour import add_value, scale_saturation, shift_hue
-from gcalign.lab.data.views import make_views, normalise
+from gcalign.lab.data.corruptions import scale_saturation
+from gcalign.lab.data.views import add_value, make_views, normalise, shift_hue
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 ALL = v.names()

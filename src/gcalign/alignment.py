@@ -13,7 +13,15 @@ from torch import distributed as dist
 from torch.nn.functional import pad
 
 from gcalign.batch import (
-    Inputs, Side, Sides, as_sides, check_embeddings, check_negatives, inputs_of, per_sample, refuse_non_finite,
+    Inputs,
+    Side,
+    Sides,
+    as_sides,
+    check_embeddings,
+    check_negatives,
+    inputs_of,
+    per_sample,
+    refuse_non_finite,
 )  # fmt: skip
 from gcalign.constraints import Constraint
 from gcalign.divergences import Divergence
@@ -44,7 +52,8 @@ _OPTIONS = tuple(
 _OF_PARTS = {  # settings that belong to a part, and the call that sets them
     "eps": "kernel = gcalign.Cosine(eps)", "learnable": "kernel = gcalign.Cosine(eps, learnable=True)",
     "q": "divergence = gcalign.Robust(q, lam)", "lam": "divergence = gcalign.Robust(q, lam)",
-    "scale": "divergence = gcalign.Robust(q, lam, scale)", "relax": "constraints = (gcalign.Rows(0.2), gcalign.Columns(0.2))",
+    "scale": "divergence = gcalign.Robust(q, lam, scale)",
+    "relax": "constraints = (gcalign.Rows(0.2), gcalign.Columns(0.2))",
     "w_kl": "divergence = gcalign.KL() + 0.02 * gcalign.Robust(q, lam)", "weight": "divergence = …",
     "w_robust": "divergence = gcalign.KL() + 0.02 * gcalign.Robust(q, lam)",
 }  # fmt: skip
@@ -87,6 +96,18 @@ class Alignment(Objective):
         Alignment(Cosine(eps=0.2), (Rows(), Columns(penalty=0.5)), KL(), target=Identity(), layout='cross', ...)
     """
 
+    kernel: Kernel
+    constraints: tuple[Constraint, ...]
+    divergence: Divergence
+    target: Target
+    geometry: Geometry | None
+    layout: str
+    reduction: str
+    options: Options
+    gather: bool
+    group: str  # the name of a process group
+    memory: Memory | None  # of a warm start
+
     def __init__(
         self,
         kernel: Kernel | Callable[[Tensor, Tensor], Tensor],
@@ -109,9 +130,9 @@ class Alignment(Objective):
     ) -> None:
         super().__init__()
         self.options = Options(iterations, tol, gradient, accelerate, block, cache, check_finite)
-        self.kernel, self.constraints, self.divergence = kernel, constraints, divergence
-        self.target, self.geometry, self.layout, self.reduction = target, geometry, layout, reduction
-        self.gather = gather
+        self.kernel, self.constraints, self.divergence = as_kernel(kernel), as_constraints(constraints), divergence
+        self.target, self.geometry, self.layout, self.reduction = as_target(target), geometry, layout, reduction
+        self.gather = gather  # type: ignore[assignment]  # a group is stored by its name
         self.warm_start = warm_start
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -123,10 +144,10 @@ class Alignment(Objective):
         elif name in _OF_PARTS:
             raise AttributeError(f"{name} belongs to a part of the criterion; set criterion.{_OF_PARTS[name]}")
         elif name == "gather":
-            super().__setattr__("group", group_name(value))  # a name, so that the criterion can be copied
+            object.__setattr__(self, "group", group_name(value))  # a name, so that the criterion can be copied
             value = bool(value)
         elif name == "warm_start":
-            super().__setattr__("memory", Memory() if value else None)
+            object.__setattr__(self, "memory", Memory() if value else None)
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -314,11 +335,11 @@ class Alignment(Objective):
         if own is not None:
             flat = kernel.features(own.flatten(0, 1))
             if factors is not None:
-                return _with_own(factors, kernel.factors(x, flat), own.shape[:2], sides.joint, mask)
+                return _with_own(factors, kernel.factors(x, flat), (len(own), own.shape[1]), sides.joint, mask)
             rows = torch.func.vmap(lambda one, some: kernel(one[None], some)[0])(x, flat.view(*own.shape[:2], -1))
             log_k = torch.cat([kernel(x, y), rows], 1)
         elif factors is not None:
-            return Inner(*factors, exclude_self=sides.joint, mask=mask)
+            return Inner(*factors, sides.joint, None, mask)
         else:
             log_k = kernel(x, y)
         if mask is not None:

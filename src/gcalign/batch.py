@@ -36,7 +36,7 @@ class Inputs(NamedTuple):
 
     def exchanged(self) -> Inputs:
         """The same for exchanged sides; `target` and `queue` are left to the caller."""
-        turned = {name: per_side(value)[::-1] for name, value in per_sample(self).items()}
+        turned: dict[str, Any] = {name: per_side(value)[::-1] for name, value in per_sample(self).items()}
         return self._replace(allowed=None if self.allowed is None else self.allowed.T, **turned)
 
 

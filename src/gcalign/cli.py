@@ -144,7 +144,7 @@ def _probe(parser: Parser) -> Run:
     parser.add_argument("--json", type=json_path, metavar="PATH", help=f"the result with its parts: {_JSON}")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.training.use import probe
+        from gcalign.lab.training.probe import probe
 
         result = probe(args.overrides, progress=sys.stderr.isatty())
         output(result.as_dict, args.json, lambda: print(printable(result)))
@@ -162,7 +162,7 @@ def _embed(parser: Parser) -> Run:
     parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet file to write")
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.training.use import embed
+        from gcalign.lab.training.embed import embed
 
         print(f"written: {embed(args.overrides, args.output, progress=sys.stderr.isatty())}")
 
@@ -287,8 +287,10 @@ def _completion(own: Parser) -> Run:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Returns 0 if it ran, 1 if runs that it started failed, 2 after an error, 130 if interrupted."""
-    argv = sys.argv[1:] if argv is None else argv
-    os.environ.setdefault("PYTHONSAFEPATH", "1")  # processes that a command starts do not look in the current folder
+    if argv is None:
+        argv = sys.argv[1:]
+        # processes that the command starts do not look in the current folder; those of a user's own script do
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
     with steady():
         return _run([word for word in argv if word != "--debug"], debug="--debug" in argv)
 

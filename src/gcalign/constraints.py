@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gcalign.errors import CallRepr, positive
 from gcalign.geometry import Entropic
-from gcalign.transport.validation import true_if_eager
 from gcalign.transport.support import Support
+from gcalign.transport.validation import true_if_eager
 
 if TYPE_CHECKING:
     from gcalign.transport.problem import Problem

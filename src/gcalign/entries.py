@@ -1,4 +1,4 @@
-"""Which entries a plan has beyond those of a batch of pairs: more columns, pairs that are left out, missing partners."""
+"""Which entries a plan has beyond those of a batch of pairs: more columns, pairs left out, missing partners."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Entries:
         """The keys of a queue as more columns."""
         if not isinstance(queue, Queue):
             raise TypeError(
-                f"queue is a {type(queue).__name__}; it must be a gcalign.Queue, which stores earlier embeddings (two of "
-                "them for gcalign.Symmetric); to pass embeddings as more negatives, use negatives="
+                f"queue is a {type(queue).__name__}; it must be a gcalign.Queue, which stores earlier embeddings (two for "
+                "gcalign.Symmetric); to pass embeddings as more negatives, use negatives="
             )
         if not len(queue):
             return self
@@ -89,8 +89,8 @@ class Entries:
             negatives = torch.cat([negatives, negatives])
         if len(negatives) != n:
             raise ValueError(
-                f"negatives of shape {tuple(negatives.shape)} must have k embeddings for each of {n} rows, [{n}, k, D]; "
-                "or be [k, D] for all rows"
+                f"negatives of shape {tuple(negatives.shape)} must have k embeddings for each of {n} rows, "
+                f"[{n}, k, D], or be [k, D] for all rows"
             )
         wide = self._widened(self.sides.columns.features.new_zeros(k, negatives.shape[-1]), SHARE)
         return replace(wide, sides=self.sides, own=negatives)
@@ -119,7 +119,9 @@ class Entries:
         if empty[0] and not lenient[0]:
             check_rows(support, target.rule, target.names(self.sides))
         if not any(empty):
-            return replace(self, support=replace(support, complete=True)) if _has_flag(support) else self
+            if isinstance(support, (Pairs, Groups)):
+                support = replace(support, complete=True)
+            return replace(self, support=support)
         relaxed = tuple(kind for kind, e, ok in zip(kinds, empty, lenient, strict=True) if e and ok)
         constraints = spread(self.constraints, support, SHARE, mask=self.mask, joint=self.sides.joint, sides=relaxed)
         return replace(self, constraints=constraints, unpaired_rows=empty[0])
@@ -157,10 +159,6 @@ def guided(
     own = cosines.diagonal()
     bound = own * (1 - margin) if relative else own - margin
     return (cosines <= bound[:, None]) | torch.eye(len(z1), dtype=torch.bool, device=z1.device)
-
-
-def _has_flag(support: Support) -> bool:
-    return isinstance(support, (Pairs, Groups))
 
 
 def _check_allowed(allowed: Tensor, shape: tuple[int, int]) -> None:

@@ -81,7 +81,7 @@ class Kernel(nn.Module, ABC):
             self.log_eps.clamp_(min=self._least)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]  # torch's own
+        super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.log_eps is not None:
             destination[f"{prefix}least_log_eps"] = torch.tensor(self._least, dtype=torch.float64)
 
@@ -90,7 +90,7 @@ class Kernel(nn.Module, ABC):
         bound = state_dict.pop(f"{prefix}least_log_eps", None)
         if bound is not None and self.log_eps is not None:
             self._least = float(bound)
-        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[no-untyped-call]  # torch's own
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property
     def eps(self) -> Tensor | float:

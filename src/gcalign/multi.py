@@ -120,7 +120,7 @@ def _solve(
     f = [tensors.before.new_zeros(tensors.n) for _ in range(k)]
     constrained = [a for a in range(k) if penalties[a] is not None]
     done, converged = 0, len(constrained) < 2
-    for done in range(1, (options.iterations if len(constrained) > 1 else len(constrained)) + 1):
+    for done in range(1, (options.iterations if len(constrained) > 1 else len(constrained)) + 1):  # noqa: B007  # read after the loop
         before, u = [x.detach() for x in f], [x.exp() for x in f]
         whole = tensors.without_last(u[-1]) if constrained != [k - 1] else None
         for a in constrained:

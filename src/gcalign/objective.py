@@ -154,7 +154,8 @@ def refuse_unread(known: Mapping[str, Any], target: Target, constraints: Sequenc
         for constraint in constraints:  # no union of sets: torch 2.6 cannot trace one
             read = read or name in constraint.reads
         if name in known and not read:
+            what = "embeddings of a teacher" if name == "teacher" else name
             raise ValueError(
-                f"{name if name != 'teacher' else 'embeddings of a teacher'} were given, but the target {target!r} does not read them; "
+                f"{what} were given, but the target {target!r} does not read them; "
                 f"use target=gcalign.{reader}, or leave them out"
             )

@@ -22,8 +22,8 @@ from gcalign.transport.operator import solve
 from gcalign.transport.operators.sources import Inner
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.solved import Solved
-from gcalign.transport.validation import check_no_self_pairs, check_weights, true_if_eager
 from gcalign.transport.support import Full, Groups, Pairs, Support
+from gcalign.transport.validation import check_no_self_pairs, check_weights, true_if_eager
 
 DENSE_ENTRIES = 1 << 22  # a teacher's plan with more entries is not stored
 
@@ -105,8 +105,8 @@ class Labels(Target):
     normalized: bool = True
     reads: ClassVar[frozenset[str]] = frozenset({"labels"})
     rule: ClassVar[str] = (
-        "every label must belong to two embeddings; drop single ones, sample batches by labels, or relax the rows, e.g. "
-        "gcalign.Rows(1.0)"
+        "every label must belong to two embeddings; drop single ones, sample batches by labels, or relax the rows, "
+        "e.g. gcalign.Rows(1.0)"
     )
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
@@ -386,9 +386,10 @@ class Teacher(Target):
         plan = solve(problem, options, Reads(plan=True))
         pairs = None
         if self.weight > 0:
-            pairs = Identity().on(sides, dtype)
-            pairs = pairs if isinstance(pairs, Pairs) else None
-            assert pairs is not None, "ids under torch.compile need weight=0"
+            known = Identity().on(sides, dtype)
+            if not isinstance(known, Pairs):
+                raise ValueError("Teacher(weight=…) reads ids, which torch.compile cannot join; leave one of them out")
+            pairs = known
         solved = Solved(source, plan.log_u, plan.log_v, pairs, self.weight)
         return solved if source.shape[0] * source.shape[1] > DENSE_ENTRIES else Full(solved.dense())
 

@@ -23,8 +23,9 @@ from gcalign.lab.evaluation.results import Result
 from gcalign.lab.experiments.report import report
 from gcalign.lab.models import encoder
 from gcalign.lab.training.config import Config, configured
+from gcalign.lab.training.load import load_encoder
 from gcalign.lab.training.owner import owned
-from gcalign.lab.training.runs import Run, load_encoder
+from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
 from gcalign.lab.words import explained, quoted
 

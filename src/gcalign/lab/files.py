@@ -129,11 +129,20 @@ def to_json_file(path: str, payload: Any) -> None:
 
 
 def from_json(text: str | bytes, *, finite: bool = False) -> Any:
-    """Plain values, or a ValueError whatever the text is."""
+    """Plain values, or a ValueError whatever the text is: a key that is there twice would hide a value."""
+    numbers: dict[str, Any] = {"parse_constant": _refused, "parse_float": _finite} if finite else {}
     try:
-        return json.loads(text, parse_constant=_refused, parse_float=_finite) if finite else json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique, **numbers)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(items)
+    if len(content) < len(items):
+        twice = next(key for k, (key, _) in enumerate(items) if key in dict(items[:k]))
+        raise ValueError(f"the key {twice!r} is there twice")
+    return content
 
 
 def _refused(constant: str) -> NoReturn:

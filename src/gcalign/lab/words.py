@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +37,12 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, or of what a user may have of 
 def printable(text: object) -> str:
     """Text for a terminal: control characters and undecodable bytes of a name are shown, not sent."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(text))
+
+
+def some(items: Iterable[object], n: int = 3) -> str:
+    """The first few, for a message."""
+    items = list(items)
+    return ", ".join(map(str, items[:n])) + (f", … ({len(items)} in all)" if len(items) > n else "")
 
 
 def brief(error: BaseException) -> str:

@@ -99,15 +99,27 @@ def statistics_of(reads: Reads, target: Support) -> tuple[Statistic, ...]:
 
 
 class Vectors(NamedTuple):
-    """What a divergence reads of a solved plan, or the adjoints of it (None: the loss does not depend on it)."""
+    """What a divergence reads of a solved plan."""
 
-    on_target: Tensor | None  # log P on the target's pairs [k], Σ_j T_ij log P_ij [n], or log P [n, m]
-    log_rows: Tensor | None  # [n]  log P1
-    log_columns: Tensor | None  # [m]  log Pᵀ1; empty if nothing needs it
-    terms: Tensor | None  # [n, k]  row statistics
-    a: Tensor | None  # [n]  log u
-    b: Tensor | None  # [m]  log v
-    eps: Tensor | None  # []
+    on_target: Tensor  # log P on the target's pairs [k], Σ_j T_ij log P_ij [n], or log P [n, m]
+    log_rows: Tensor  # [n]  log P1
+    log_columns: Tensor  # [m]  log Pᵀ1; empty if nothing needs it
+    terms: Tensor  # [n, k]  row statistics
+    a: Tensor  # [n]  log u
+    b: Tensor  # [m]  log v
+    eps: Tensor  # []
+
+
+class Adjoints(NamedTuple):
+    """∂L/∂ of each of the `Vectors`; None if the loss does not depend on it."""
+
+    on_target: Tensor | None
+    log_rows: Tensor | None
+    log_columns: Tensor | None
+    terms: Tensor | None
+    a: Tensor | None
+    b: Tensor | None
+    eps: Tensor | None
 
 
 def read(operator: Blocked, problem: Problem, reads: Reads, s: Scalings) -> Vectors:
@@ -143,7 +155,7 @@ def backward(
     reads: Reads,
     s: Scalings,
     mode: str,
-    adjoint: Vectors,
+    adjoint: Adjoints,
     wanted: Sequence[bool],
     eps_wanted: bool,
 ) -> tuple[Tensor | None, list[Tensor | None]]:

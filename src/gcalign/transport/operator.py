@@ -20,7 +20,7 @@ from gcalign.constraints import Hard, Marginal, Penalty, Relaxed, TotalVariation
 from gcalign.geometry import Entropic
 from gcalign.plan import Plan
 from gcalign.transport.dense import by_autograd, by_dykstra
-from gcalign.transport.gradients import Choice, Reads, Vectors, backward, choose, read, statistics_of
+from gcalign.transport.gradients import Adjoints, Choice, Reads, Vectors, backward, choose, read, statistics_of
 from gcalign.transport.operators.blocked import Blocked, Frame, Stored
 from gcalign.transport.operators.choice import block_rows
 from gcalign.transport.operators.sharded import Shard
@@ -48,8 +48,9 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
         iterations, converged = progress[0], progress[1] > 0
     else:
         try:
-            *found, progress = _Solve.apply(call, *problem.kernel.tensors, problem.eps)  # type: ignore[no-untyped-call]
-            vectors = Vectors(*found) if call.eps_wanted else Vectors(*found[:-1], problem.eps)
+            outputs = _Solve.apply(call, *problem.kernel.tensors, problem.eps)  # type: ignore[no-untyped-call]
+            *tensors, eps, progress = outputs
+            vectors = Vectors(*(*tensors, eps if call.eps_wanted else problem.eps))
         except RuntimeError as error:
             if "functorch transforms" not in str(error):
                 raise
@@ -219,7 +220,7 @@ def _forward(call: Call) -> tuple[Vectors, Saved | None, Progress]:
 
 
 def _backward(
-    call: Call, progress: Progress, saved: Saved, adjoint: Vectors, wanted: list[bool]
+    call: Call, progress: Progress, saved: Saved, adjoint: Adjoints, wanted: list[bool]
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """∂L/∂ε other than through the kernel, and the gradient in each tensor of the kernel."""
     with torch.no_grad(), torch.autocast(saved.a.device.type, enabled=False):
@@ -239,16 +240,15 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Any, ...]:
         vectors, saved, progress = _forward(call)
-        assert vectors.eps is not None
-        vectors = vectors._replace(eps=vectors.eps.clone() if call.eps_wanted else None)
+        outputs = (*vectors[:-1], vectors.eps.clone() if call.eps_wanted else None, progress)
         if saved is None:
-            return *vectors, progress
+            return outputs
         ctx.call, ctx.progress = call, progress
         # inputs, masses and target are saved so that torch notices a change in place between the two passes
         masses = [side.mass for side in (call.problem.rows, call.problem.columns) if side is not None]
         ctx.save_for_backward(*saved, *tensors, *masses, *call.problem.support.tensors)
         ctx.set_materialize_grads(False)
-        return *vectors, progress
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
@@ -259,7 +259,7 @@ class _Solve(torch.autograd.Function):
             )
         saved = Saved(*ctx.saved_tensors[: len(Saved._fields)])
         wanted = list(ctx.needs_input_grad[1:-1])
-        eps_grad, kernel_grads = _backward(call, ctx.progress, saved, Vectors(*grads[:-1]), wanted)
+        eps_grad, kernel_grads = _backward(call, ctx.progress, saved, Adjoints(*grads[:-1]), wanted)
         return None, *kernel_grads, eps_grad
 
 
@@ -491,13 +491,14 @@ def _solve(*args: Any) -> tuple[Tensor, ...]:
     call = Arguments(*args).call()
     vectors, saved, progress = _forward(call)
     if call.options.check_finite:  # in eager code the criterion looks at its loss
-        assert vectors.on_target is not None
-        assert vectors.log_rows is not None
         _check_values(call.problem, vectors.on_target.sum() + vectors.log_rows.sum())
-    assert vectors.eps is not None
     shapes = _empty(call)
     fixed = shapes if saved is None else (_as_shaped(x, like) for x, like in zip(saved, shapes, strict=True))
-    outputs = [*vectors._replace(eps=vectors.eps.clone()), *fixed, torch.tensor([int(x) for x in progress])]
+    outputs: list[Tensor] = [
+        *vectors._replace(eps=vectors.eps.clone()),
+        *fixed,
+        torch.tensor([int(x) for x in progress]),
+    ]
     returned: set[int] = set()
     for k, x in enumerate(outputs):  # an operator must not return one tensor twice
         outputs[k] = x.clone() if x.numel() and x.data_ptr() in returned else x
@@ -541,7 +542,7 @@ def _empty(call: Call) -> Saved:
 def _solve_backward(adjoint: Any, saved: Any, progress: Tensor, wanted: list[bool], *rest: Any) -> tuple[Tensor, ...]:
     arguments = Arguments(*rest)
     numbers = Progress(*progress.tolist())  # on the CPU, so this is no wait
-    eps_grad, grads = _backward(arguments.call(), numbers, Saved(*saved), Vectors(*adjoint), wanted)
+    eps_grad, grads = _backward(arguments.call(), numbers, Saved(*saved), Adjoints(*adjoint), wanted)
     none = arguments.eps.new_empty(0)  # an operator gives tensors, so one without entries stands for none
     by_name = dict(zip(_kernel_names(arguments), grads, strict=True))
     found = [by_name.get(name) for name in _KERNEL]
@@ -571,14 +572,14 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
     arguments = Arguments(*inputs)
     _, saved, (progress,) = _split(output, Vectors, Saved)
     tensors = {name: x for name, x in arguments._asdict().items() if isinstance(x, Tensor)}
-    ctx.names, ctx.rest = list(tensors), arguments._replace(**dict.fromkeys(tensors))
+    ctx.names, ctx.rest = list(tensors), {**arguments._asdict(), **dict.fromkeys(tensors)}
     ctx.save_for_backward(*saved, progress, *tensors.values())
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     saved, (progress, *tensors) = _split(ctx.saved_tensors, Saved)
-    arguments = ctx.rest._replace(**dict(zip(ctx.names, tensors, strict=True)))
+    arguments = Arguments(**{**ctx.rest, **dict(zip(ctx.names, tensors, strict=True))})
     adjoint = list(grads[: len(Vectors._fields)])
     need = dict(zip(Arguments._fields, ctx.needs_input_grad, strict=True))
     wanted = [need[name] for name in _kernel_names(arguments)]

@@ -150,13 +150,11 @@ class Problem:
     def masses(self) -> tuple[Tensor, Tensor]:
         """μ and ν: of the constraints or, for a side without one, of the target; uniform without a target."""
         (n, m), target, uniform = self.kernel.shape, self.target, self.eps.new_full
-        if self.rows is not None:
-            mu = self.rows.mass
-        else:
-            mu = uniform((n,), 1.0) if target is None else target.mu
-        if self.columns is not None:
-            return mu, self.columns.mass
-        return mu, uniform((m,), n / m) if target is None else target.nu
+        mu = None if self.rows is None else self.rows.mass
+        nu = None if self.columns is None else self.columns.mass
+        if target is None:
+            return uniform((n,), 1.0) if mu is None else mu, uniform((m,), n / m) if nu is None else nu
+        return target.mu if mu is None else mu, target.nu if nu is None else nu
 
 
 def _check_totals(rows: Marginal | None, columns: Marginal | None, total: Tensor | None) -> None:
@@ -171,8 +169,7 @@ def _check_totals(rows: Marginal | None, columns: Marginal | None, total: Tensor
     if high - low > 1e-5 * high:
         sums = " and ".join(f"{name} must sum to {value:g}" for name, value in totals.items())
         raise ValueError(
-            f"{sums} in total, which no plan can satisfy; "
-            "give masses with one total, or relax one side with a penalty"
+            f"{sums} in total, which no plan can satisfy; give masses with one total, or relax one side with a penalty"
         )
 
 

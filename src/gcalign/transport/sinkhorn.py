@@ -1,8 +1,8 @@
 """Marginals, hard or relaxed: alternate u ← (μ/(K v))^τ₁ and v ← (ν/(Kᵀ u))^τ₂ (Eq. 23, eq:uvupdatesapp), v⁰ = 1.
 
-There is one loop, `iterate`. A *step* does one iteration: `LinearStep` multiplies by the stored K̂ and divides, four torch
-operations or six if a side is relaxed, and is for kernels whose scalings cannot leave the range of the dtype. `LogStep`
-works in log space, for any kernel and any penalty, and can be differentiated by autograd. `Stop` decides when the
+There is one loop, `iterate`. A *step* does one iteration: `LinearStep` multiplies by the stored K̂ and divides, four
+torch operations or six if a side is relaxed; it is for kernels whose scalings cannot leave the range of the dtype.
+`LogStep` works in log space, for any kernel and any penalty, and can be differentiated by autograd. `Stop` decides when the
 iterations have converged, and a `Mixing` (see `acceleration`) may choose the next v.
 """
 
@@ -63,7 +63,7 @@ class Step(Protocol):
 
     start: Tensor  # [m]  the first v
 
-    def __call__(self, v: Tensor, number: int) -> Sweep: ...
+    def __call__(self, v: Tensor, number: int, /) -> Sweep: ...
 
     def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
         """By how much the columns are off in sum, the mass of the plan, and the largest change of log v."""
@@ -305,15 +305,15 @@ class Accelerated:
 
 
 class LinearStep:
-    """Steps by products with K̂ = diag(e^−r) K diag(e^−c): x = v e^c, z = u e^r. Slots are used in turn, so the record holds
-    the last iterations if there are fewer slots than those."""
+    """Steps by products with K̂ = diag(e^−r) K diag(e^−c): x = v e^c, z = u e^r. Slots are used in turn, so the record
+    holds the last iterations if there are fewer slots than those."""
 
     def __init__(self, operator: Blocked, problem: Problem, tau: Exponents, slots: int) -> None:
         self.operator, self.problem, (n, m) = operator, problem, operator.shape
         self.rows, self.columns = problem.rows, problem.columns
         assert tau[0] is not None
         assert tau[1] is not None
-        self.tau_1, self.tau_2 = tau
+        self.tau_1, self.tau_2 = tau[0], tau[1]
         self.r, self.c = operator.r.detach(), operator.c.detach()
         self.top_rows, self.top_columns = _top(self.rows, tau[0], self.r), _top(self.columns, tau[1], self.c)
         self.slots = slots or (3 if problem.constrained == 2 else 2)  # the last three serve the test for convergence

@@ -1,4 +1,4 @@
-"""Row statistics that the library's divergences read: functions of rows of log P and T. Compiled code knows them by name."""
+"""Row statistics that the library's divergences read: functions of rows of log P and T, known by name."""
 
 from __future__ import annotations
 

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from gcalign.errors import count
 from gcalign.lab import files
 from gcalign.lab.audit.inputs import AuditedPairs
 from gcalign.lab.data.images import Images
-from gcalign.lab.data.paired import PairedData, PairedSide
-from gcalign.lab.data.views import make_views
+from gcalign.lab.data.sides import Samples, SampleSide, ViewSide, views_of
 from gcalign.lab.models import Factory
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.training.config import Config
-from gcalign.lab.training.pair_module import encoder_names
-from gcalign.lab.training.pair_runs import builds_of, load_encoders, pairs_of
-from gcalign.lab.training.pair_stream import partners
-from gcalign.lab.training.rules import encoders_of
-from gcalign.lab.training.runs import Run, factory_of, load_whole
+from gcalign.lab.training.load import builds_of, weights_of
+from gcalign.lab.training.module import encoder_names, preprocessing_of
+from gcalign.lab.training.owner import check_links
+from gcalign.lab.training.places import check_known
+from gcalign.lab.training.probe import words
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.samples import samples_of
 from gcalign.lab.training.stream import mismatched, seed_of
-from gcalign.lab.training.train import images_of, train
-from gcalign.lab.training.use import check_trusted, words
+from gcalign.lab.training.train import train
 
 FOLDS, VIEWS = 5, 4
-CHUNK = 500  # images embedded at once
+CHUNK = 500  # items embedded at once
 NOTE = "Cross-fitted: each of {} folds was embedded by a model that never saw its pairs."
 
 
@@ -54,71 +55,34 @@ def crossfitted(overrides: Sequence[str], *, progress: bool = False) -> AuditedP
         raise ValueError(
             f"data={given['data']} is not the data of {run.path}, which is {config.data.name}; leave it out"
         )
-    check_trusted(run, config.data, given)
+    check_known(config.data, given, f"run={run.path}")
     if "data.root" in given:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=given["data.root"]))
     # nothing of the run's own watching: a logger can be a name to be imported
     config = dataclasses.replace(config, logger="none", logger_args={}, wait=False)
     config.check()
-    if config.data.paired:
-        return crossfit_pairs(config, run, folds=numbers["folds"], encoder=given.get("encoder"), progress=progress)
-    encoder = factory_of(config.model.encoder, given.get("encoder"), f"run={run.path}")
-    return crossfit(config, run, **numbers, encoder=encoder, progress=progress)
-
-
-@dataclass(frozen=True)
-class _Shown(Sequence[Any]):
-    pool: Images
-    shown: Tensor
-
-    def __len__(self) -> int:
-        return len(self.shown)
-
-    def __getitem__(self, k: Any) -> Any:  # [H, W, 3] uint8
-        pixels = self.pool.get(self.shown[k : k + 1])[0]
-        return pixels.expand(3, *pixels.shape[1:]).permute(1, 2, 0).numpy()
+    return crossfit(config, run, **numbers, encoder=given.get("encoder"), progress=progress)
 
 
 def crossfit(
-    config: Config, run: Run, *, folds: int, views: int, encoder: str | Factory | None = None, progress: bool = False
+    config: Config, run: Run, *, folds: int, views: int = VIEWS, encoder: Any = None, progress: bool = False
 ) -> AuditedPairs:
-    """Cross-fit the pairs of a config, all alike; the models of the folds are kept in the run's folder."""
-    config = alike(config)
-    images = images_of(config.data, "train")
-    n = len(images)
-    if n < 10 * folds:
-        raise ValueError(f"folds={folds} must be at most {n // 10}: a fold of the {n} pairs needs at least 10")
-    partner = mismatched(n, config.pairs.noise, config.seed) if config.pairs.fixed else torch.arange(n)
-    generator = torch.Generator().manual_seed(seed_of(config.seed, "folds", folds))
-    fold = torch.empty(n, dtype=torch.int64)
-    fold[torch.randperm(n, generator=generator)] = torch.arange(n) % folds
+    """Cross-fit all pairs of a config, those held out included; the models of the folds are kept in the run's folder.
 
-    def embed(trained: Run, side: int, shown: Tensor) -> Tensor:
-        return projected(trained, config, images, shown, side, views, encoder)
+    Weights of pairs are left out: an audit judges every pair.
+    """
+    config = dataclasses.replace(config, pairs=dataclasses.replace(config.pairs, weights=None, digest=None))
+    samples = samples_of(config)
+    _check(samples, run, folds)
+    check_links(run.path)
+    every = samples.rows("all")
+    fixed = config.pairs.fixed or not samples.are_views
+    partner = mismatched(samples, config.pairs.noise, config.seed) if fixed else every
+    fold = folds_of(samples.groups, len(samples), folds, seed_of(config.seed, "folds", folds))
+    builds = builds_of(encoder_names(config, preprocessing_of(samples)), encoder, f"run={run.path}")
+    known = {"images": samples.sides[0].images} if isinstance(samples.sides[0], ViewSide) else {}
 
-    title, names = f"Pairs of {run.path.name}", list(images.places) or None
-    items = _Shown(images, torch.arange(n)), _Shown(images, partner)
-    fitted = folded(config, run, fold, partner, embed, progress, images=images, encoder=encoder)
-    return AuditedPairs(title, *fitted, NOTE.format(folds), fold, names, *items, partner != torch.arange(n))
-
-
-def alike(config: Config) -> Config:
-    """Without weights: an audit judges every pair."""
-    return dataclasses.replace(config, pairs=dataclasses.replace(config.pairs, weights=None, digest=None))
-
-
-def folded(
-    config: Config,
-    run: Run,
-    fold: Tensor,  # [n]
-    partner: Tensor,  # [n] the pair whose second side each has
-    embed: Callable[[Run, int, Tensor], Tensor],  # a trained run, a side and pairs [m] -> [m, D]
-    progress: bool,
-    **known: Any,  # what `train` need not find again
-) -> tuple[Tensor, Tensor]:  # [n, D] each
-    """Both sides of the pairs: each fold by a run that was trained without it, kept in the folder of `run`."""
-    folds = int(fold.max()) + 1
-    order, first, second = [], [], []
+    order, embeddings = [], ([], [])  # type: tuple[list[Tensor], tuple[list[Tensor], list[Tensor]]]
     for k in range(folds):
         if progress:
             print(f"fold {k + 1} of {folds}", file=sys.stderr, flush=True)
@@ -126,81 +90,77 @@ def folded(
         part = dataclasses.replace(config, name=f"fold{k + 1}of{folds}", runs=str(runs), knn_every=0)
         files.own_folder(runs / part.folder)
         members = (fold != k).nonzero().flatten()
-        trained = train(part, members=members, quiet=not progress, announce=False, **known)
+        trained = train(part, members=members, encoder=builds, quiet=not progress, announce=False, **known)
         mine = (fold == k).nonzero().flatten()
         order.append(mine)
-        first.append(embed(trained, 0, mine))
-        second.append(embed(trained, 1, partner[mine]))
+        for side, shown in enumerate((mine, partner[mine])):
+            embeddings[side].append(embedded(trained, config, samples, side, shown, views, builds))
     back = torch.cat(order).argsort()
-    return torch.cat(first)[back], torch.cat(second)[back]
+    first, second = (torch.cat(parts)[back] for parts in embeddings)
+    return AuditedPairs(
+        f"Pairs of {run.path.name}",
+        first,
+        second,
+        NOTE.format(folds),
+        fold,
+        _names(samples),
+        _Shown(samples.sides[0], every),
+        _Shown(samples.sides[1], partner),
+        partner != every,
+    )
 
 
 @torch.inference_mode()
-def projected(
-    run: Run,
-    config: Config,
-    images: Images,
-    index: Tensor,  # [n]
-    side: int,
-    views: int,
-    encoder: str | Factory | None = None,
+def embedded(
+    run: Run, config: Config, samples: Samples, side: int, rows: Tensor, views: int, encoder: Any = None
 ) -> Tensor:  # [n, D]
-    """The mean over views of the unit projections of these images."""
-    network = load_whole(run.path, encoder=encoder)
-    augment = make_views(config.view_name, images.shape, images.mean, images.std)
+    """Unit embeddings of these samples on one side; of images with views, the mean over so many."""
+    towers = weights_of(run).towers(encoder)
+    network, of = towers[0 if samples.are_views else side], samples.sides[side]
     parts = []
     with evaluating(network):
-        for some in index.split(CHUNK):
-            seeds = [seed_of(config.seed, "audit", side, view, int(some[0])) for view in range(views)]
-            z = [network(augment(images.draw(some, seed), seed)).float() for seed in seeds]
-            parts.append(torch.stack([torch.nn.functional.normalize(x, dim=1) for x in z]).mean(0))
+        for some in rows.split(CHUNK):
+            if samples.are_views:
+                seeds = [seed_of(config.seed, "audit", side, view, int(some[0])) for view in range(views)]
+                z = [network(of.preprocessing(of.take(some, s), config.view_name, s)) for s in seeds]
+            else:
+                z = [network(of.preprocessing(of.take(some)))]
+            parts.append(torch.stack([normalize(x.float(), dim=1) for x in z]).mean(0))
     return torch.cat(parts).clone()
 
 
-# --- pairs of columns: a fold never divides a group of near-duplicates ----------------------------------------------
+def projected(
+    run: Run, config: Config, images: Images, index: Tensor, side: int, views: int, encoder: str | Factory | None = None
+) -> Tensor:  # [n, D]
+    """The mean over views of the unit projections of these images."""
+    return embedded(run, config, views_of(images), side, index, views, encoder)
 
 
-def crossfit_pairs(
-    config: Config, run: Run, *, folds: int, encoder: Any = None, progress: bool = False
-) -> AuditedPairs:
-    """Embed each fold of the training pairs with encoders that were trained on the others."""
-    config = alike(config)
-    pairs = pairs_of(config.data)
-    _check(pairs, run, folds)
-    rows = pairs.rows("train")
-    others = partners(pairs, config.pairs.noise, config.seed)
-    fold = folds_of(pairs.groups[rows], folds, seed_of(config.seed, "folds", folds))
-    builds = builds_of(encoder_names(pairs.sides, encoders_of(config)), encoder, run)
-
-    def embed(trained: Run, side: int, shown: Tensor) -> Tensor:
-        column = pairs.sides[side]
-        return load_encoders(trained, builds)[column.name].embed_items(column.take(rows[shown]))
-
-    title, names = f"Training pairs of {run.path.name}", [f"row {row}" for row in rows.tolist()]
-    items = _texts_or_pixels(pairs.sides[0], rows), _texts_or_pixels(pairs.sides[1], rows[others])
-    fitted = folded(config, run, fold, others, embed, progress, encoder=builds)
-    return AuditedPairs(title, *fitted, NOTE.format(folds), fold, names, *items, others != torch.arange(len(rows)))
-
-
-def _check(pairs: PairedData, run: Run, folds: int) -> None:
-    if len(pairs.sides) != 2 or not all(side.single for side in pairs.sides):
+def _check(samples: Samples, run: Run, folds: int) -> None:
+    if not samples.are_views and (len(samples.sides) != 2 or not all(side.single for side in samples.sides)):
         raise ValueError(
-            f"{run.path} was trained on {', '.join(side.name for side in pairs.sides)}; an audit compares two columns "
-            "with one item for each pair: train a run on two with data.columns="
+            f"{run.path} was trained on {', '.join(side.name for side in samples.sides)}; an audit compares two "
+            "columns with one item for each pair: train a run on two with data.columns="
         )
-    n, groups = len(pairs.rows("train")), len(pairs.groups[pairs.rows("train")].unique())
+    n = len(samples)
+    groups = n if samples.groups is None else len(samples.groups.unique())
     if n < 10 * folds or groups < folds:
         raise ValueError(
-            f"folds={folds} is too many for {n} training pairs in {groups} groups: a fold needs at least 10 pairs, and "
-            "a group is never divided; use fewer folds"
+            f"folds={folds} must be at most {min(n // 10, groups)}: a fold of the {n} pairs in {groups} groups needs "
+            "at least 10 pairs, and a group is never divided"
         )
 
 
-def folds_of(groups: Tensor, folds: int, seed: int) -> Tensor:  # [n]
-    """The fold of each pair: whole groups, the largest first, each where the fewest pairs are."""
+def folds_of(groups: Tensor | None, n: int, folds: int, seed: int) -> Tensor:  # [n]
+    """The fold of each pair: at random, or whole groups, the largest first, each where the fewest pairs are."""
+    generator = torch.Generator().manual_seed(seed)
+    if groups is None:
+        fold = torch.empty(n, dtype=torch.int64)
+        fold[torch.randperm(n, generator=generator)] = torch.arange(n) % folds
+        return fold
     known, member = groups.unique(return_inverse=True)
     sizes = torch.bincount(member)
-    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(known), generator=generator)
     order = order[sizes[order].argsort(descending=True, stable=True)]
     have, place = [0] * folds, torch.empty(len(known), dtype=torch.int64)
     for group in order.tolist():
@@ -210,11 +170,28 @@ def folds_of(groups: Tensor, folds: int, seed: int) -> Tensor:  # [n]
     return place[member]
 
 
-def _texts_or_pixels(side: PairedSide, rows: Tensor) -> Sequence[Any]:
-    """Texts, pixels [H, W, C], or numbers as a text."""
-    items = side.take(rows)
-    if not isinstance(items, Tensor):
-        return items
-    if side.kind == "image":
-        return [image.permute(1, 2, 0).numpy() for image in items]
-    return [", ".join(f"{x:.3g}" for x in row[:8].tolist()) + (" …" if len(row) > 8 else "") for row in items]
+def _names(samples: Samples) -> list[str] | None:
+    first = samples.sides[0]
+    if isinstance(first, ViewSide):
+        return list(first.images.places) or None
+    return [f"row {row}" for row in range(len(samples))]
+
+
+@dataclass(frozen=True)
+class _Shown(Sequence[Any]):
+    """What a page shows of one side: texts, pixels [H, W, 3], or numbers as a text."""
+
+    side: SampleSide
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, k: Any) -> Any:
+        row = self.rows[k : k + 1]
+        item = self.side.images.get(row)[0] if isinstance(self.side, ViewSide) else self.side.take(row)[0]
+        if isinstance(item, str):
+            return item
+        if self.side.kind == "image":
+            return item.expand(3, *item.shape[1:]).permute(1, 2, 0).numpy()
+        return ", ".join(f"{x:.3g}" for x in item[:8].tolist()) + (" …" if len(item) > 8 else "")

@@ -13,7 +13,7 @@ import torch
 
 from gcalign.errors import did_you_mean
 from gcalign.lab import arrays, files
-from gcalign.lab.data.tables import Parquet, columns_of, python_values
+from gcalign.lab.data.arrow import Parquet, python_values, read_columns
 from gcalign.lab.words import path_of
 
 EMBEDDINGS = (".npy", ".npz", ".parquet", ".safetensors")
@@ -73,21 +73,21 @@ def embeddings(text: str) -> Any:  # [n, D], a numpy array or a tensor
     """The embeddings of one side; arrays in npy files stay on disk."""
     place = Place.of(text, EMBEDDINGS)
     if place.path.suffix == ".npz":
-        found = arrays.from_npz(place.path, place.chosen(arrays.names(place.path)))
+        array = arrays.from_npz(place.path, place.chosen(arrays.names(place.path)))
     else:
-        found = {".npy": _npy, ".parquet": _columns, ".safetensors": _safetensors}[place.path.suffix](place)
-    if len(found.shape) != 2 or 0 in found.shape:
-        raise ValueError(f"{place} has the shape {tuple(found.shape)}; it must be [n, D], an embedding in each row")
-    return found
+        array = {".npy": _npy, ".parquet": _columns, ".safetensors": _safetensors}[place.path.suffix](place)
+    if len(array.shape) != 2 or 0 in array.shape:
+        raise ValueError(f"{place} has the shape {tuple(array.shape)}; it must be [n, D], an embedding in each row")
+    return array
 
 
 def vector(text: str, n: int) -> Any:  # [n]
     """A whole number for each pair, from an npy file."""
     place = Place.of(text, (".npy",))
-    found = _npy(place)
-    if found.shape != (n,) or found.dtype.kind not in "iu":
-        raise ValueError(f"{place} has the shape {found.shape} and {found.dtype}; it must have {n} whole numbers")
-    return found
+    array = _npy(place)
+    if array.shape != (n,) or array.dtype.kind not in "iu":
+        raise ValueError(f"{place} has the shape {array.shape} and {array.dtype}; it must have {n} whole numbers")
+    return array
 
 
 def _npy(place: Place) -> Any:
@@ -126,7 +126,7 @@ def _columns(place: Place) -> Any:
     schema = _schema(place)
     numbered = sorted((n for n in schema.names if re.fullmatch(r"f\d+", n)), key=lambda n: int(n[1:]))
     if place.name is None and numbered:
-        table = columns_of(place.path, numbered)
+        table = read_columns(place.path, numbered)
         for name in numbered:
             _full(place, name, table[name])
         return np.stack([table[name].to_numpy() for name in numbered], axis=1)
@@ -134,7 +134,7 @@ def _columns(place: Place) -> Any:
     if not lists:
         raise ValueError(f"{place} has no embeddings; it must have a column of lists, or columns f0, f1 …")
     name = place.chosen(lists)
-    column = columns_of(place.path, [name])[name]
+    column = read_columns(place.path, [name])[name]
     _full(place, name, column)
     joined = column.combine_chunks()
     values = joined.flatten().to_numpy(zero_copy_only=False)
@@ -157,15 +157,15 @@ def _full(place: Place, name: str, column: Any) -> None:
 
 def ids(text: str, n: int) -> list[str]:
     """A name for each pair, none of them twice."""
-    found = [str(value) for value in _items(Place.of(text, ITEMS), n)]
+    names = [str(value) for value in _items(Place.of(text, ITEMS), n)]
     seen: dict[str, int] = {}
-    for k, value in enumerate(found):
+    for k, value in enumerate(names):
         if value in seen:
             raise ValueError(
                 f"{text} has the id {value!r} in rows {seen[value]} and {k}; an id must name one pair: make them unique"
             )
         seen[value] = k
-    return found
+    return names
 
 
 def items(text: str, n: int) -> list[Any]:
@@ -176,17 +176,22 @@ def items(text: str, n: int) -> list[Any]:
 def _items(place: Place, n: int) -> list[Any]:
     if place.path.suffix == ".txt":
         try:
-            values: list[Any] = files.read(place.path).decode("utf-8").splitlines()
+            values: list[Any] = _lines(files.read(place.path).decode("utf-8"))
         except UnicodeDecodeError as error:
             raise ValueError(f"{place} is not UTF-8 ({error.reason}); save it again as UTF-8") from None
     else:
         name = place.chosen(list(_schema(place).names))
-        column = columns_of(place.path, [name])[name]
+        column = read_columns(place.path, [name])[name]
         _full(place, name, column)
         values = python_values(column)
     if len(values) != n:
         raise ValueError(f"{place} has {len(values)} rows for {n} pairs; it must have a row for each pair")
     return values
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as editors count them: a text may hold U+2028 and its like."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
 
 
 def _shown(value: Any) -> str | bytes:

@@ -23,9 +23,10 @@ from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
 from gcalign.lab.terminal import Progress
 from gcalign.methods import method
 from gcalign.plan import Plan
-from gcalign.transport import op
+from gcalign.transport import operator
+from gcalign.transport.gradients import Reads
 from gcalign.transport.operators import blocked
-from gcalign.transport.problem import Problem
+from gcalign.transport.problem import Options, Problem
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot", "simclr", "iot")
 # views, allocations, and the reading of one number, which is a wait and no operation
@@ -94,13 +95,13 @@ def _figures(loss: Loss, z1: Tensor, z2: Tensor) -> Row:
 def _iterations(loss: Alignment, z1: Tensor, z2: Tensor) -> int:
     """Of the step that is differentiated; `plan`, which is not, may do more."""
     plans: list[Plan] = []
-    solve = op.solve
+    solve = operator.solve
 
-    def kept(problem: Problem, form: str) -> Plan:
-        plans.append(solve(problem, form))
+    def kept(problem: Problem, options: Options, reads: Reads) -> Plan:
+        plans.append(solve(problem, options, reads))
         return plans[-1]
 
-    with patch.object(op, "solve", kept):
+    with patch.object(operator, "solve", kept):
         loss(z1, z2)
     return plans[-1].iterations
 

@@ -17,9 +17,9 @@ from torch import Generator, Tensor
 from torch.nn.functional import grid_sample
 
 from gcalign.errors import one_of
-from gcalign.lab.data._colour import add_value, scale_saturation
 from gcalign.lab.data._filters import defocus, gaussian, motion, moved, zoomed
 from gcalign.lab.data._weather import fog, frost, snow, spatter
+from gcalign.lab.data.views import add_value
 
 Level = Any  # a number or a tuple of them: one severity's parameters
 Corruption = Callable[[Tensor, Level, Generator], Tensor]  # images [B, 3, H, W] in [0, 1] -> the same, not yet clipped
@@ -119,6 +119,17 @@ def elastic_transform(images: Tensor, level: Level, generator: Generator) -> Ten
     # the widest of these Gaussians is wider than a reflection may be: the border is repeated instead
     displacement = gaussian(noise, smoothness, truncate=3.0) * strength
     return _read(images, pixels[..., :2] + displacement.permute(0, 2, 3, 1), mirror_on_centres=False)
+
+
+def scale_saturation(images: Tensor, factor: float, offset: float) -> Tensor:  # [B, 3, H, W] in [0, 1]
+    """Saturation times `factor` plus `offset`, hue and value kept; greys count as red, as everywhere in HSV."""
+    value = images.amax(dim=1, keepdim=True)
+    depth = value - images  # how far each colour lies below the value: chroma where it is lowest
+    chroma = depth.amax(dim=1, keepdim=True)
+    red = images.new_tensor([0.0, 1.0, 1.0]).view(1, 3, 1, 1)
+    wave = torch.where(chroma > 0, depth / chroma.clamp_min(1e-8), red)
+    saturation = (chroma / value.clamp_min(1e-8) * factor + offset).clamp(0, 1)
+    return value - value * saturation * wave
 
 
 def pixelate(images: Tensor, level: Level, generator: Generator) -> Tensor:

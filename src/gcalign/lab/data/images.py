@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcalign.lab.data.decode import decode, report
-from gcalign.lab.data.encoded import Encoded, Index
+from gcalign.lab.data.decode import Encoded, Index, decode, report
 
 
 class Images(ABC):
@@ -68,22 +67,22 @@ class Places(Sequence[str]):
 def described(images: Images) -> str:
     """What a split is, for a person: number, size, labels, domains, and the notes of who read it."""
     channels, height, width = images.shape
-    said = f"{images.name}, {images.split}: {len(images):,} images of {channels} × {height} × {width}"
-    said += ", no labels (training needs none)" if images.labels is None else ""
+    text = f"{images.name}, {images.split}: {len(images):,} images of {channels} × {height} × {width}"
+    text += ", no labels (training needs none)" if images.labels is None else ""
     for kinds, codes, names in (
         (("class", "classes"), images.labels, images.classes),
         (("domain", "domains"), images.domains, images.domain_names),
     ):
         if codes is not None:
-            found = int(codes.unique().numel())
+            number = int(codes.unique().numel())
             shown = ", ".join(map(_in_a_line, names[:4])) + (", …" if len(names) > 4 else "")
-            said += f", {found} {kinds[found != 1]}" + (f" ({shown})" if shown else "")
-    return "\n  ".join([said, *images.notes])
+            text += f", {number} {kinds[number != 1]}" + (f" ({shown})" if shown else "")
+    return "\n  ".join([text, *images.notes])
 
 
 def _in_a_line(name: str) -> str:
-    said = " ".join(name.split())
-    return said if len(said) <= 40 else f"{said[:39]}…"
+    text = " ".join(name.split())
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 class InMemory(Images):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from gcalign.lab.data.encoded import Arrays, Encoded
+from gcalign.lab.data.decode import Arrays, Encoded
 from gcalign.lab.data.tables import Table
 
 SIZE = 24

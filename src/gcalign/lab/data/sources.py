@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gcalign.errors import count, one_of
-from gcalign.lab.data import files, stores
-from gcalign.lab.data.catalogue import DATA_SETS, WORDS, DataSet, Normalisation, find, names
-from gcalign.lab.data.decode import decode, report, short_side, statistics
-from gcalign.lab.data.encoded import Arrays, Encoded, Index, Records, some
+from gcalign.lab.data.catalogue import DATA_SETS, OF_USERS, WORDS, DataSet, Normalisation, find, local, names
+from gcalign.lab.data.decode import Arrays, Encoded, Index, Records, decode, report, short_side, statistics
 from gcalign.lab.data.images import Images, InMemory, OnDemand, Places
 from gcalign.lab.data.splits import labels_of, strata, stratified, subset
-from gcalign.lab.data.stores import Found
 from gcalign.lab.limits import limit as allowed
 from gcalign.lab.limits import within
-from gcalign.lab.words import path_of
+from gcalign.lab.words import some
+
+if TYPE_CHECKING:
+    from gcalign.lab.data.stores import StoredSplits
 
 __all__ = ["DATA_SETS", "DataSet", "labels_of", "load", "names", "register"]
 
@@ -31,15 +31,8 @@ MEASURED = 2000  # images from which mean and standard deviation are taken where
 SAMPLE = 100  # images from whose sizes one is chosen where nobody chose
 SEEN = 1024  # among so many, where those far down a file cost reading it
 LARGEST = 224  # side of images whose size is nobody's choice
+TABLES = ("pairs", "shapes")  # data sets whose columns are the sides: `table_sides`
 
-Store = Callable[[DataSet, Path | None], Found]
-STORES: Mapping[str, tuple[Store, ...]] = {  # where to look, in this order
-    "imagenet100": (stores.parquet, stores.saved, files.wnids, stores.hub),
-    "fashion-mnist": (stores.parquet, stores.saved, files.idx, stores.hub),
-    "folder": (files.folder,),
-    "parquet": (stores.parquet, stores.saved),
-}
-USUAL: tuple[Store, ...] = (stores.parquet, stores.saved, stores.hub)
 Maker = Callable[..., Images]
 MAKERS: dict[str, Maker] = {}  # data sets that are made, or that users bring
 
@@ -85,7 +78,7 @@ def load(
         within("IMAGE_SIDE", count("size", size, "it is the side of the square images, 32 for CIFAR-10"), "size")
     if limit is not None:
         within("TABLE_ROWS", count("limit", limit, "leave it out to take every image"), "data.limit")
-    place = None if root is None else path_of(root)
+    place = _place(name, root)
     if name in MAKERS:
         return MAKERS[name](split, root=place, size=size, limit=limit, seed=seed)
     _check_exists(name, place)
@@ -94,15 +87,17 @@ def load(
     if name == "cifar10c":
         if corruption is None or severity is None or not 1 <= severity <= 5:
             raise ValueError(f"corruption={corruption!r}, severity={severity}: cifar10c needs both, e.g. 'fog' and 3")
-        found = files.npy(data_set, place, corruption, severity)
-        if not found:
+        from gcalign.lab.data.stores import npy
+
+        stored = npy(data_set, place, corruption, severity)
+        if not stored:
             about: dict[str, Any] = {"root": root, "limit": limit, "at_most": at_most, "on_error": on_error}
             return _corrupted(place, corruption, severity, size or 32, {**about, "seed": seed})
     else:
-        found = _found(data_set, place)
-    if not found:
+        stored = _stored(data_set, place)
+    if not stored:
         raise ValueError(_absent(data_set, place))
-    whole = Whole(data_set, {word: cache(read) for word, read in found.items()})
+    whole = Whole(data_set, {word: cache(read) for word, read in stored.items()})
     records, rows, divided = whole.part(split)
     if not len(rows):
         raise ValueError(f"{name} ({split}) holds no images; at least one is needed: add some to root={root}")
@@ -147,7 +142,7 @@ def _corrupted(root: Path | None, corruption: str, severity: int, size: int, abo
     from gcalign.lab.data import corruptions
 
     one_of("corruption", corruption, corruptions.names())
-    if "test" not in _found(find("cifar10"), root):
+    if "test" not in _stored(find("cifar10"), root):
         raise ValueError(_absent(find("cifar10c"), root, corruption))
     clean = load("cifar10", "test", **about)
     pixels = corruptions.corrupt(clean.get(torch.arange(len(clean))), corruption, severity, about["seed"])
@@ -158,23 +153,30 @@ def _corrupted(root: Path | None, corruption: str, severity: int, size: int, abo
     return InMemory(pixels, name="cifar10c", **known)
 
 
-def _found(data_set: DataSet, root: Path | None) -> Found:
+def _stored(data_set: DataSet, root: Path | None) -> StoredSplits:
     """What the first store that has the data set has of it."""
-    return next((found for store in STORES.get(data_set.name, USUAL) if (found := store(data_set, root))), {})
+    from gcalign.lab.data.stores import STORES, USUAL  # pyarrow, which data that are made do not need
+
+    return next((stored for store in STORES.get(data_set.name, USUAL) if (stored := store(data_set, root))), {})
 
 
 def check_place(name: str, root: str | Path | None) -> None:
     """Refuse what `load` would refuse before it reads an image: no place for a user's own files, or one without any."""
     if name in MAKERS:
         return
-    place = None if root is None else path_of(root)
+    place = _place(name, root)
     _check_exists(name, place)
     if name in ("folder", "parquet"):
-        found = _found(find(name), place)
-        if not found:
+        stored = _stored(find(name), place)
+        if not stored:
             raise ValueError(_absent(find(name), place))
         if name == "folder":  # a list of its files costs little
-            Whole(find(name), found).part("train")
+            Whole(find(name), stored).part("train")
+
+
+def _place(name: str, root: str | Path | None) -> Path | None:
+    """Where local files are; a user's own are where they say."""
+    return None if root is None and name in OF_USERS else local(root)
 
 
 def _check_exists(name: str, place: Path | None) -> None:
@@ -205,19 +207,19 @@ def _absent(data_set: DataSet, root: Path | None, corruption: str = "") -> str:
 class Whole:
     """A data set as it is stored: in splits, or undivided and to be divided here."""
 
-    def __init__(self, data_set: DataSet, found: Found) -> None:
-        self.data_set, self.found = data_set, found
+    def __init__(self, data_set: DataSet, stored: StoredSplits) -> None:
+        self.data_set, self.stored = data_set, stored
 
     def word(self, split: str) -> str | None:
         """The word under which this split is stored."""
-        return next((word for word in WORDS[split] if word in self.found), None)
+        return next((word for word in WORDS[split] if word in self.stored), None)
 
     def part(self, split: str) -> tuple[Records, Index, tuple[str, ...]]:
         """The stored images of a split, or its part of all of them; and a note on how they were divided."""
         undivided = self.word("all") or (self.word("train") if self.word("test") is None else None)
         word, share = self.word(split), self.data_set.share
         if share is not None and undivided is not None and split != "validation":
-            records = self.found[undivided]()
+            records = self.stored[undivided]()
             rows: Index = np.arange(len(records.encoded))
             if split == "all":
                 return records, rows, ()
@@ -226,9 +228,9 @@ class Whole:
             note = f"split: {len(kept):,} of {len(rows):,} images are for training; {share:.0%} {each} for testing"
             return records, (held if split == "test" else kept).numpy(), (note,)
         if word is None:
-            have = ", ".join(self.found)
+            have = ", ".join(self.stored)
             raise ValueError(f"{self.data_set.name} has no split {split!r}, only {have}; name one, or add its files")
-        records = self.found[word]()
+        records = self.stored[word]()
         note = f"split: what is stored as {word!r}"
         return records, np.arange(len(records.encoded)), (note,) if share is not None else ()
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from gcalign.errors import count
-from gcalign.lab.data.encoded import some
 from gcalign.lab.data.images import Images
+from gcalign.lab.words import some
 
 
 def strata(labels: Tensor | None, domains: Tensor | None, n: int) -> Tensor:  # -> [n] int64

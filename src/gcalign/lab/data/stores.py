@@ -1,43 +1,51 @@
-"""Images in tables on disk or on the hub."""
+"""Where the images of a data set may lie: tables on disk or on the hub, folders, IDX files, arrays of CIFAR-10-C."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import threading
 import urllib.error
 import urllib.request
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from gcalign.lab import files
+from gcalign.lab.data.arrow import ArrowTable, Mapped, Parquet
 from gcalign.lab.data.catalogue import STORED, DataSet, places
-from gcalign.lab.data.columns import records
-from gcalign.lab.data.encoded import Records
-from gcalign.lab.data.tables import ArrowTable, Mapped, Parquet
-from gcalign.lab.words import explained
+from gcalign.lab.data.decode import SUFFIXES, Arrays, Files, Records
+from gcalign.lab.data.labels import records
+from gcalign.lab.limits import limit, within
+from gcalign.lab.words import explained, some
 
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PATIENCE = 5.0  # seconds for the hub to answer at all
-Found = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
+StoredSplits = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
 
 
-def parquet(data_set: DataSet, root: Path | None) -> Found:
+def parquet(data_set: DataSet, root: Path | None) -> StoredSplits:
     """`<split>.parquet`, `<split>-*.parquet` or `<split>/*.parquet`; or, where a split can be made, any such file."""
     if root is not None and root.is_file():
         return _tables({"all": Parquet([root])}, data_set)
     for place in places(data_set, root):
         layouts = ("{}.parquet", "{}-*.parquet", "{}/*.parquet")
-        found = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
-        if data_set.share is not None and not any(found.values()):
-            found = {"all": sorted(place.glob("*.parquet"))}
-        if any(found.values()):
-            return _tables({word: Parquet(paths) for word, paths in found.items() if paths}, data_set)
+        stored = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
+        if data_set.share is not None and not any(stored.values()):
+            stored = {"all": sorted(place.glob("*.parquet"))}
+        if any(stored.values()):
+            return _tables({word: Parquet(paths) for word, paths in stored.items() if paths}, data_set)
     return {}
 
 
-def saved(data_set: DataSet, root: Path | None) -> Found:
+def saved(data_set: DataSet, root: Path | None) -> StoredSplits:
     """A folder that `save_to_disk` of Hugging Face's `datasets` wrote."""
     for place in places(data_set, root):
         if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
@@ -49,7 +57,7 @@ def saved(data_set: DataSet, root: Path | None) -> Found:
     return {}
 
 
-def hub(data_set: DataSet, root: Path | None) -> Found:
+def hub(data_set: DataSet, root: Path | None) -> StoredSplits:
     """The data set on the Hugging Face hub, or what an earlier download left in its cache."""
     assert data_set.hub is not None
     import datasets
@@ -65,11 +73,11 @@ def hub(data_set: DataSet, root: Path | None) -> Found:
     return _mapped(loaded, data_set.hub, data_set)
 
 
-def _tables(tables: Mapping[str, ArrowTable], data_set: DataSet) -> Found:
+def _tables(tables: Mapping[str, ArrowTable], data_set: DataSet) -> StoredSplits:
     return {word: partial(records, tables, word, data_set) for word in tables}
 
 
-def _mapped(loaded: Any, origin: str, data_set: DataSet) -> Found:
+def _mapped(loaded: Any, origin: str, data_set: DataSet) -> StoredSplits:
     splits = loaded if isinstance(loaded, dict) else {"all": loaded}
     tables = {str(w): Mapped(rows.data, rows.features.arrow_schema, f"{origin} {w}") for w, rows in splits.items()}
     return _tables(tables, data_set)
@@ -124,3 +132,183 @@ def _offline(wanted: bool) -> Iterator[None]:
     finally:
         for module, offline in before:
             module.HF_HUB_OFFLINE = offline
+
+
+# --- folders ----------------------------------------------------------------------------------------------------
+
+
+def _chosen(names: list[str], others: Counter[str]) -> list[str]:
+    """Those of images; the endings of the rest are counted, but for hidden files."""
+    shown = [name for name in names if not name.startswith(".")]
+    others.update(Path(name).suffix or name for name in shown if not name.lower().endswith(SUFFIXES))
+    return [name for name in shown if name.lower().endswith(SUFFIXES)]
+
+
+def _under(folder: Path, inside: str, others: Counter[str]) -> list[str]:
+    """The images anywhere within `folder/inside`, by their names relative to `folder`, in order."""
+    paths = []
+    for top, _, names in os.walk(folder / inside):
+        here = os.path.relpath(top, folder)
+        paths += [os.path.join(here, name) for name in _chosen(names, others)]
+    return sorted(paths, key=lambda name: name.split(os.sep))
+
+
+def _subfolders(folder: Path, root: Path) -> dict[str, Path]:
+    """The folders in a folder; a link that leads out of the root, which is what the user named, is not followed."""
+    folders = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")}
+    for path in folders.values():
+        if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+            raise ValueError(
+                f"{path} links to {path.resolve()}, which is outside {root}; only what is within it is read: move the "
+                "images there, or remove the link"
+            )
+    return folders
+
+
+def _divided(root: Path) -> dict[str, Path]:
+    """The folders of the splits, or the root itself where it is not divided."""
+    inside = _subfolders(root, root)
+    splits = {word: inside[word] for word in STORED if word in inside}
+    # a lone `train` among other folders is a class of vehicles
+    return splits if len(splits) > 1 or (splits and splits.keys() == inside.keys()) else {"all": root}
+
+
+def _folder_records(folder: Path, classes: tuple[str, ...]) -> Records:
+    """The images of one split: loose and unlabelled, or in the folders of these classes."""
+    others: Counter[str] = Counter()
+    _, _, inside_it = next(os.walk(folder), ("", [], []))  # all that is no folder: its reader says if it is no file
+    loose = sorted(_chosen(inside_it, others))
+    files, sizes = Files(folder), []
+    for name in classes:
+        files.add(inside := _under(folder, name, others))
+        sizes.append(len(inside))
+    if loose and len(files):
+        raise ValueError(
+            f"{folder} holds {len(loose)} image(s), {some(loose)}, beside its class folders; either "
+            "all images are in folders or none: move them"
+        )
+    if not loose and not len(files):
+        raise ValueError(f"{folder} holds no images; files ending in {' '.join(SUFFIXES)} are read: put some there")
+    files.add(loose)
+    passed = f"passed over: {others.total()} file(s) with other endings ({some(others)})" if others else ""
+    if len(classes) < 2 or loose:
+        why = "the images are in one folder" if classes else "the images are not in folders of classes"
+        return Records(files, notes=tuple(filter(None, (f"no labels: {why}", passed))))
+    labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(sizes))
+    notes = filter(None, ("labels: the folder that an image is in", passed))
+    return Records(files, labels, classes=classes, notes=tuple(notes))
+
+
+def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
+    """Image files, in class folders or loose (then unlabelled), in folders of splits or undivided."""
+    if root is None or not root.is_dir():
+        raise ValueError(f"root={root} is not a folder; data=folder needs the one that holds the images")
+    splits = _divided(root)
+    # the classes of all splits together, so that one absent from a split does not shift the numbers of the others
+    folders = [item for top in splits.values() for item in _subfolders(top, root).items()]
+    classes = tuple(
+        sorted({name for name, path in folders if any(_chosen(inside, Counter()) for _, _, inside in os.walk(path))})
+    )
+    return {word: partial(_folder_records, top, classes) for word, top in splits.items()}
+
+
+def _wnid_records(folder: Path, classes: tuple[str, ...]) -> Records:
+    if absent := [name for name in classes if not (folder / name).is_dir()]:
+        raise ValueError(
+            f"{folder} lacks {len(absent)} of the {len(classes)} class folders: {some(absent)}; ImageNet-100 needs "
+            "each (ImageNet's validation images come loose: sort them into class folders first)"
+        )
+    return _folder_records(folder, classes)
+
+
+def wnids(data_set: DataSet, root: Path | None) -> StoredSplits:
+    """A local ImageNet, `<split>/<wnid>/*.JPEG`, of which the classes of the data set are taken."""
+    for place in places(data_set, root):
+        splits = {word: place / word for word in STORED if (place / word).is_dir()}
+        if any(next(top.glob("n*/"), None) for top in splits.values()):
+            return {word: partial(_wnid_records, top, data_set.classes) for word, top in splits.items()}
+    return {}
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------
+
+
+def _read_idx(path: Path) -> Any:
+    """An array of bytes in the IDX format: two zeros, the type 8, the rank, the sizes, the data."""
+    most = limit("ARRAY_BYTES")
+    opened = gzip.open if path.suffix == ".gz" else open
+    with (
+        explained(f"{path} is damaged", "download it again", OSError, EOFError, zlib.error),
+        opened(path, "rb") as file,
+    ):
+        data = file.read(most + 1)
+    within("ARRAY_BYTES", len(data), f"the number of bytes in {path}, as far as they were read,")
+    rank = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
+    shape = np.frombuffer(data, ">u4", rank, 4) if rank and len(data) >= 4 + 4 * rank else np.zeros(0, ">u4")
+    if not rank or len(data) != 4 + 4 * rank + int(shape.astype(np.int64).prod()):
+        raise ValueError(f"{path} is not a complete IDX file of bytes ({len(data)} bytes); download it again")
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape.astype(int))
+
+
+def _idx_records(images: Path, labels: Path, classes: tuple[str, ...]) -> Records:
+    pixels, codes = _read_idx(images), _read_idx(labels)
+    if len(pixels) != len(codes):
+        raise ValueError(f"{images} has {len(pixels)} images, {labels.name} {len(codes)} labels; download both again")
+    return Records(Arrays(pixels, str(images)), torch.from_numpy(codes.astype(np.int64)), classes=classes)
+
+
+def idx(data_set: DataSet, root: Path | None) -> StoredSplits:
+    """The IDX files of MNIST's form, gzipped or not, in the root or where Debian's package puts them."""
+    for place in [*places(data_set, root), DEBIAN]:
+        stored: dict[str, Any] = {}
+        for word, stem in (("train", "train"), ("test", "t10k")):
+            images, labels = (
+                next((p for end in ("", ".gz") if (p := place / f"{stem}-{part}-ubyte{end}").is_file()), None)
+                for part in ("images-idx3", "labels-idx1")
+            )
+            if images and labels:
+                stored[word] = partial(_idx_records, images, labels, data_set.classes)
+        if stored:
+            return stored
+    return {}
+
+
+def _load_npy(path: Path) -> Any:
+    with explained(f"{path} is not a readable .npy file", "download it again", OSError, ValueError, EOFError):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _npy_records(images: Path, labels: Path, severity: int, classes: tuple[str, ...]) -> Records:
+    pixels, codes = _load_npy(images), _load_npy(labels)
+    n = len(pixels) // 5 if pixels.ndim == 4 else 0
+    fits = n and pixels.shape[3] == 3 and pixels.dtype == np.uint8 and n * 5 == len(pixels)
+    if not fits or codes.shape != (5 * n,) or codes.dtype.kind not in "iu":
+        raise ValueError(
+            f"{images} {pixels.shape} {pixels.dtype} with labels {codes.shape} {codes.dtype} must be five severities "
+            "of [N, 32, 32, 3] uint8 and as many labels, as published; download both again"
+        )
+    part = slice((severity - 1) * n, severity * n)
+    return Records(
+        Arrays(pixels[part], str(images), first=part.start),
+        torch.from_numpy(codes[part].astype(np.int64)),
+        classes=classes,
+    )
+
+
+def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) -> StoredSplits:
+    """The published CIFAR-10-C: `<corruption>.npy`, five severities one after the other, and `labels.npy`."""
+    for place in places(data_set, root, "CIFAR-10-C"):
+        images, labels = place / f"{corruption}.npy", place / "labels.npy"
+        if images.is_file() and labels.is_file():
+            return {"test": partial(_npy_records, images, labels, severity, data_set.classes)}
+    return {}
+
+
+Store = Callable[[DataSet, Path | None], StoredSplits]
+STORES: Mapping[str, tuple[Store, ...]] = {  # where to look, in this order
+    "imagenet100": (parquet, saved, wnids, hub),
+    "fashion-mnist": (parquet, saved, idx, hub),
+    "folder": (folder,),
+    "parquet": (parquet, saved),
+}
+USUAL: tuple[Store, ...] = (parquet, saved, hub)

@@ -1,32 +1,25 @@
-"""Tables: named columns of one length, of which some hold images. Here those in Arrow's form: parquet, and `datasets`.
+"""Tables: named columns of one length, some of which hold images. Here those in CSV, JSON lines and npz files.
 
-Parquet is read through pyarrow and not by `load_dataset`, which first writes a copy of everything to the user's home: a
-kilobyte that unpacks to gigabytes would fill the disk. Images that are too many to be held are read in any order, which
-parquet cannot do; `mapped` makes that copy for them.
+`datasets` would guess the types of CSV and JSON columns (the name "NA" becomes nothing, "007" a number) and refuse rows
+of mixed kinds without naming them; a table of pairs says for each row what is wrong.
 """
 
 from __future__ import annotations
 
-import glob
-import json
+import csv
+import io
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from gcalign.errors import count, did_you_mean
-from gcalign.lab.data.encoded import Encoded, Index, Raw
-from gcalign.lab.limits import limit, within
+from gcalign.errors import did_you_mean
+from gcalign.lab import arrays, files
+from gcalign.lab.data.decode import SUFFIXES, Arrays, Encoded, Files
 from gcalign.lab.words import explained
-
-BATCH = 1024  # rows of a parquet file in memory at a time
-RATIO = 1000  # by which images may unpack; those that are pictures hardly do
 
 
 class Table(ABC):
@@ -58,237 +51,121 @@ class Table(ABC):
             raise ValueError(f"{key}={column}: {self.origin} has no such column; {did_you_mean(column, self.columns)}")
 
 
-class ArrowTable(Table, ABC):
-    """A table with a schema; images are bytes, or {bytes, path} as `datasets` writes them."""
+def check_names(columns: Sequence[str], origin: str) -> None:
+    """That no two columns have one name: one of them would hide the other."""
+    if twice := [name for name, times in Counter(columns).items() if times > 1]:
+        raise ValueError(f"{origin} has two columns called {twice[0]!r}; each needs its own name: rename one")
 
-    scattered = True
 
-    def __init__(self, schema: Any, origin: str) -> None:
-        self.schema, self.origin, self.columns = schema, origin, tuple(schema.names)
-        if twice := [name for name, times in Counter(self.columns).items() if times > 1]:
-            raise ValueError(f"{origin} has two columns called {twice[0]!r}; each needs its own name: rename one")
+class TextTable(Table):
+    """Rows of texts, numbers and lists; texts that end like images or .npy are files beside the table."""
 
-    @abstractmethod
-    def column(self, name: str) -> Any:
-        """A whole column of labels or texts, as an Arrow array."""
+    def __init__(self, path: Path, rows: list[dict[str, Any]]) -> None:
+        self.origin, self.folder, self.rows = str(path), path.parent, rows
+        self.columns = tuple(dict.fromkeys(name for row in rows for name in row))
+        for k, row in enumerate(rows):
+            if len(row) != len(self.columns):
+                missing = sorted(set(self.columns) - row.keys())
+                raise ValueError(
+                    f"{self.where(k)} has {len(row)} of {len(self.columns)} columns ({', '.join(missing)} missing); "
+                    "every row must have them all: correct the row"
+                )
 
-    @abstractmethod
-    def read(self, column: str, rows: Index) -> Iterator[Raw]:
-        """The encoded images of these rows."""
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    def mapped(self, column: str) -> ArrowTable:
-        """The same column for reading in any order."""
-        return self
+    def _ends(self, column: str, suffixes: tuple[str, ...]) -> bool:
+        values = [row[column] for row in self.rows]
+        return all(isinstance(value, str) and value.lower().endswith(suffixes) for value in values)
 
     def kind(self, column: str) -> str:
-        found = inner = self.schema.field(column).type
-        if _holds_bytes(found):
+        if self._ends(column, SUFFIXES):
             return "image"
-        while hasattr(inner, "value_type"):  # of a list or a dictionary
-            inner = inner.value_type
-        if pa.types.is_string(inner) or pa.types.is_large_string(inner):
-            return "text"
-        return "array" if pa.types.is_integer(inner) or pa.types.is_floating(inner) else str(found)
+        if self._ends(column, (".npy",)):
+            return "array"
+        first = next((row[column] for row in self.rows if row[column] not in (None, [])), "")
+        while isinstance(first, list) and first:
+            first = first[0]
+        return "text" if isinstance(first, str) else "array" if isinstance(first, (int, float)) else str(type(first))
 
     def values(self, column: str) -> list[Any]:
-        return list(self.column(column).to_pylist())
+        if not self._ends(column, (".npy",)):
+            return [row[column] for row in self.rows]
+        return [arrays.from_npy(self.folder / name) for name in self._names(column)]
 
     def images(self, column: str) -> Encoded:
-        return Cells(self, column)
+        return Files(self.folder, self._names(column))
 
-    def nested(self, column: str) -> bool:
-        return bool(pa.types.is_nested(self.schema.field(column).type))
-
-    def classes(self) -> dict[str, tuple[str, ...]]:
-        """By column, the names of classes that `datasets` writes beside a table; other writers leave them out."""
-        try:
-            features = json.loads((self.schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-            named = {name: f["names"] for name, f in features.items() if f.get("_type") == "ClassLabel"}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return {}  # odd, or of another writer: the table itself says what its classes are
-        return {k: tuple(v) for k, v in named.items() if isinstance(v, list) and all(isinstance(x, str) for x in v)}
-
-
-class Cells(Encoded):
-    """The images of one column."""
-
-    def __init__(self, table: ArrowTable, column: str) -> None:
-        self.table, self.column, self.scattered = table, column, table.scattered
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def where(self, row: int) -> str:
-        return self.table.where(row)
-
-    def stream(self, rows: Index) -> Iterator[Raw]:
-        return self.table.read(self.column, rows)
-
-    def mapped(self) -> Encoded:
-        return Cells(self.table.mapped(self.column), self.column)
+    def _names(self, column: str) -> list[str]:
+        """Files within the folder of the table: what a table names elsewhere is not read."""
+        for k, row in enumerate(self.rows):
+            path = self.folder / row[column]
+            if not path.resolve().is_relative_to(self.folder.resolve()):
+                raise ValueError(
+                    f"{self.where(k)}: {column}={row[column]!r} is outside {self.folder}; a table names files within "
+                    "its own folder: move them there"
+                )
+            if not path.is_file():
+                raise ValueError(f"{self.where(k)}: {column}={row[column]!r} is missing in {self.folder}; add it")
+        return [row[column] for row in self.rows]
 
 
-class Mapped(ArrowTable):
-    """A table of `datasets`, mapped from disk; unlike one of pyarrow it pickles to its path and not to its data."""
+class ArrayTable(Table):
+    """An npz file: [N, D] numbers, [N, H, W, 3] images of uint8, [N] texts. Nothing in it is unpickled."""
 
-    def __init__(self, table: Any, schema: Any, origin: str) -> None:
-        super().__init__(schema, origin)
-        self.table = table
+    def __init__(self, path: Path) -> None:
+        self.origin = str(path)
+        self.arrays = {name: arrays.from_npz(path, name) for name in arrays.names(path)}
+        self.columns = tuple(self.arrays)
+        lengths = {name: len(array) if array.ndim else 0 for name, array in self.arrays.items()}
+        if len(set(lengths.values())) != 1:
+            each = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+            raise ValueError(f"{path}: {each} rows; row i of all arrays must be one pair: give them the same length")
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return len(next(iter(self.arrays.values())))
 
-    def column(self, name: str) -> Any:
-        return self.table.column(name)
-
-    def read(self, column: str, rows: Index) -> Iterator[Raw]:
-        cells = self.table.column(column)
-        return (_bytes(cells.slice(row, 1))[0] for row in rows.tolist())
-
-
-class Parquet(ArrowTable):
-    """Parquet files, one after the other."""
-
-    scattered = False
-
-    def __init__(self, files: Sequence[Path]) -> None:
-        self.files = tuple(files)
-        opened = [_open(file) for file in self.files]
-        super().__init__(opened[0].schema_arrow, str(files[0]))
-        rows = [count("the number of rows", file.metadata.num_rows, f"see {self.origin}", least=0) for file in opened]
-        within("TABLE_ROWS", sum(rows), f"the number of rows of {self.origin}")
-        self.starts = np.cumsum([0, *rows])
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    def where(self, row: int) -> str:
-        k = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return f"{self.files[k]} row {row - int(self.starts[k])}"
-
-    def column(self, name: str) -> Any:
-        parts = []
-        for file in self.files:
-            opened = _open(file, [] if self.nested(name) else [name])  # each text once, however many rows have it
-            for chunk in _chunks(opened, name):
-                times = chunk.num_values if "DELTA_BYTE_ARRAY" in chunk.encodings else 1
-                size = times * chunk.total_uncompressed_size
-                within("TABLE_BYTES", size, f"the number of bytes of {name!r} of {file}")
-            with _readable(file):
-                parts.append(opened.read(columns=[name]).column(name))
-        return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+    def kind(self, column: str) -> str:
+        array = self.arrays[column]
+        if array.dtype == np.uint8 and (array.ndim == 4 and array.shape[3] == 3):
+            return "image"
+        if array.dtype.kind == "U" and array.ndim == 1:
+            return "text"
+        return "array" if array.dtype.kind in "fiu" else f"{array.dtype} {list(array.shape)}"
 
     def values(self, column: str) -> list[Any]:
-        return [value for file in self.files for value in python_values(columns_of(file, [column])[column])]
+        return list(self.arrays[column].tolist() if self.kind(column) == "text" else self.arrays[column])
 
-    def read(self, column: str, rows: Index) -> Iterator[Raw]:
-        for file, start, stop in zip(self.files, self.starts[:-1], self.starts[1:], strict=True):
-            wanted = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start
-            if not len(wanted):
-                continue
-            opened, first = _open(file), 0
-            together = _together(opened, column, file)
-            with _readable(file):
-                for batch in opened.iter_batches(together, columns=[column]):
-                    here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(batch))]
-                    if len(here):
-                        yield from _bytes(batch.column(0).take(pa.array(here - first)))
-                    first += len(batch)
-                    if first > wanted[-1]:
-                        break
-
-    def mapped(self, column: str) -> ArrowTable:
-        import datasets
-
-        step = min(_together(_open(file), column, file) for file in self.files)
-        files = [glob.escape(str(file)) for file in self.files]  # `datasets` takes patterns
-        rows = datasets.load_dataset("parquet", data_files=files, split="train", columns=[column], batch_size=step)
-        return Mapped(rows.data, rows.features.arrow_schema, self.origin)
+    def images(self, column: str) -> Encoded:
+        return Arrays(self.arrays[column], self.origin)
 
 
-def _open(file: Path, dictionary: Sequence[str] = ()) -> Any:
-    with _readable(file):
-        if not file.is_file():
-            raise ValueError("it is a pipe, a device or a folder")
-        return pq.ParquetFile(file, read_dictionary=list(dictionary))
+def _text(path: Path) -> str:
+    with explained(f"{path} is not UTF-8", "save it as UTF-8", UnicodeDecodeError):
+        return files.read(path).decode("utf-8-sig")
 
 
-def _readable(file: Path) -> AbstractContextManager[None]:
-    kinds = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
-    return explained(f"{file} is not a readable parquet file", "it may be truncated: download it again", *kinds)
+def csv_rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    try:
+        reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+        check_names(reader.fieldnames or (), str(path))
+        for number, row in enumerate(reader):
+            if None in row or None in row.values():
+                raise ValueError(f"{path} row {number} does not have one value for each column; correct the row")
+            rows.append(dict(row))
+    except csv.Error as error:
+        raise ValueError(f"{path} row {len(rows)} is not CSV ({error}); correct the row") from error
+    return rows
 
 
-def _chunks(opened: Any, column: str) -> Iterator[Any]:
-    """What the file says of each stored part of a column, before any is read."""
-    for k in range(opened.metadata.num_row_groups):
-        group = opened.metadata.row_group(k)
-        for j in range(group.num_columns):
-            path = group.column(j).path_in_schema
-            if path == column or path.startswith(f"{column}."):
-                yield group.column(j)
-
-
-def _together(opened: Any, column: str, file: Path) -> int:
-    """Rows that can be read together: a value that is stored once may stand for many."""
-    rows, most = BATCH, limit("TABLE_BYTES")
-    for chunk in _chunks(opened, column):
-        size = max(1, chunk.total_uncompressed_size)
-        if size > RATIO * max(1, chunk.total_compressed_size):
-            within("TABLE_BYTES", size, f"the number of bytes that {column!r} of {file} unpacks to")
-        each = size / max(1, chunk.num_values) if set(chunk.encodings) <= {"PLAIN", "RLE", "BIT_PACKED"} else size
-        rows = min(rows, int(most / max(1, each)))
-    return max(1, rows)
-
-
-def _holds_bytes(kind: Any) -> bool:
-    if pa.types.is_struct(kind):
-        return any(kind.field(k).name == "bytes" and _holds_bytes(kind.field(k).type) for k in range(kind.num_fields))
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _bytes(column: Any) -> list[bytes]:
-    """The encoded images of a column; b"" where there is none."""
-    import pyarrow.compute as pc
-
-    values = pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
-    return [value or b"" for value in values.to_pylist()]
-
-
-_WIDTH = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}  # bytes of a number
-
-
-def columns_of(file: Path, names: Sequence[str]) -> Any:
-    """Whole columns of a parquet file as an Arrow table; a text or an image that is stored once is held once."""
-    size, texts = 0, set()
-    for chunk in (chunk for name in names for chunk in _chunks(_open(file), name)):
-        width = _WIDTH.get(chunk.physical_type)
-        if width is None:
-            texts.add(chunk.path_in_schema)
-        times = chunk.num_values if "DELTA_BYTE_ARRAY" in chunk.encodings else 1
-        size += max(times * chunk.total_uncompressed_size, (width or 4) * chunk.num_values)
-    within("ARRAY_BYTES", size, f"the number of bytes of {', '.join(map(repr, names[:3]))} of {file}")
-    opened = _open(file, sorted(texts))
-    with _readable(file):
-        return opened.read(columns=list(names))
-
-
-def python_values(column: Any) -> list[Any]:
-    """The values of an Arrow array as Python has them; one that is stored once is one object."""
-    if isinstance(column, pa.ChunkedArray):
-        return [value for chunk in column.chunks for value in python_values(chunk)]
-    if isinstance(column, pa.DictionaryArray):
-        words = column.dictionary.to_pylist()
-        return [None if k is None else words[k] for k in column.indices.to_pylist()]
-    if isinstance(column, (pa.ListArray, pa.LargeListArray)):
-        inner, ends = python_values(column.values), column.offsets.to_pylist()
-        spans = zip(ends, ends[1:], column.is_valid().to_pylist(), strict=False)
-        return [inner[first:last] if valid else None for first, last, valid in spans]
-    if isinstance(column, pa.FixedSizeListArray):
-        width = column.type.list_size
-        inner = python_values(column.values.slice(width * column.offset, width * len(column)))
-        return [inner[width * k : width * (k + 1)] if v else None for k, v in enumerate(column.is_valid().to_pylist())]
-    if isinstance(column, pa.StructArray):
-        parts = [python_values(part) for part in column.flatten()]
-        rows = [dict(zip((field.name for field in column.type), row, strict=True)) for row in zip(*parts, strict=True)]
-        return [row if valid else None for row, valid in zip(rows, column.is_valid().to_pylist(), strict=True)]
-    return list(column.to_pylist())
+def json_rows(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(_text(path).split("\n"), 1):  # a text may hold U+2028 and its like
+        if line.strip():
+            with explained(f"{path} line {number} is not JSON", "correct the line", ValueError):
+                row = files.from_json(line, finite=True)
+            if not isinstance(row, dict):
+                raise ValueError(f'{path} line {number} is not a record; write {{"column": value, …}} on each line')
+            rows.append(row)
+    return rows

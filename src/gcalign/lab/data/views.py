@@ -17,7 +17,6 @@ from torch import Generator, Tensor
 from torch.nn.functional import grid_sample
 
 from gcalign.errors import one_of
-from gcalign.lab.data._colour import add_value, shift_hue
 
 Step = Callable[[Tensor, Generator], Tensor]  # images [B, C, H, W] in [0, 1] -> the same
 
@@ -146,6 +145,37 @@ def brighten(images: Tensor, generator: Generator) -> Tensor:
     """The value channel + 0.3: level 5 of the paper's levels .05 to .3."""
     return add_value(images, 0.3)
 
+
+# --- changes in HSV without the round trip: a colour is v − chroma · (a wave of its hue) ---------------------------
+
+
+def shift_hue(images: Tensor, turns: Tensor) -> Tensor:  # [B, 3, H, W] in [0, 1], [B] -> [B, 3, H, W]
+    """The hue of each image moved by a share of the colour circle; kornia's `adjust_hue` in less than half the time."""
+    value, chroma, hue = _hue(images)
+    red_green_blue = images.new_tensor([5.0, 3.0, 1.0]).view(1, 3, 1, 1)
+    k = (hue + 6 * turns.view(-1, 1, 1, 1) + red_green_blue).remainder(6)
+    return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
+
+
+def add_value(images: Tensor, amount: float) -> Tensor:  # [B, C, H, W] in [0, 1]
+    """The value channel (the largest of a pixel's colours) raised, hue and saturation kept."""
+    value = images.amax(dim=1, keepdim=True)
+    raised = (value + amount).clamp(0, 1)
+    return torch.where(value > 0, images * (raised / value.clamp_min(1e-8)), raised)
+
+
+def _hue(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Value, chroma and hue [B, 1, H, W], the hue in sixths of the circle."""
+    red, green, blue = images.split(1, dim=1)
+    value = images.amax(dim=1, keepdim=True)
+    chroma = value - images.amin(dim=1, keepdim=True)
+    sector = torch.where(
+        value == red, green - blue, torch.where(value == green, blue - red + 2 * chroma, red - green + 4 * chroma)
+    )
+    return value, chroma, sector / chroma.clamp_min(1e-8)
+
+
+# --- policies ---------------------------------------------------------------------------------------------------
 
 _STANDARD: tuple[Step, ...] = (resized_crop_and_flip, colour_jitter, greyscale)
 # app:corruptset says of C1 that it comes after C0 and leaves it open for C2 and C3. They come after C0 here, too:

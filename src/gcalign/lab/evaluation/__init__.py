@@ -1,7 +1,7 @@
 """Protocols that turn frozen features into an accuracy."""
 
 from gcalign.lab.evaluation.domains import corruption_probe, domain_probe, leave_one_domain_out
-from gcalign.lab.evaluation.features import extract, unchanged
+from gcalign.lab.evaluation.features import extract
 from gcalign.lab.evaluation.protocols import PROTOCOLS, evaluate, probe
 from gcalign.lab.evaluation.results import Result
 
@@ -14,5 +14,4 @@ __all__ = [
     "extract",
     "leave_one_domain_out",
     "probe",
-    "unchanged",
 ]

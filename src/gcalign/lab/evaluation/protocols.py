@@ -15,7 +15,7 @@ from gcalign.errors import count, one_of
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.splits import drawn, stratified
 from gcalign.lab.evaluation.classifiers import Affine, descent, logistic, neighbours, principal, standardisation
-from gcalign.lab.evaluation.features import extract, unchanged
+from gcalign.lab.evaluation.features import extract
 from gcalign.lab.evaluation.finetune import finetune
 from gcalign.lab.evaluation.results import Fit, Fitted, Inputs, Result, checked_labels, judged
 
@@ -170,18 +170,17 @@ def probe(
     progress: bool = False,
     **options: Any,
 ) -> Result:
-    """`evaluate` for an encoder on two splits of images, which it leaves byte for byte as it was."""
+    """`evaluate` for an encoder on two splits of images, which it leaves as it was."""
     about: dict[str, Any] = {"seed": seed, "split": test.split, "names": train.classes}
     raw = PROTOCOLS[one_of("protocol", protocol, PROTOCOLS)].images
     for data in (train, test):
         checked_labels(data.labels, len(data), data.split)  # before the time it takes to embed them
-    with unchanged(encoder):
-        if raw:
-            options |= {"encoder": encoder, "device": device}
-            return evaluate(protocol, train, train.labels, test, test.labels, **about, **options)
-        train_x = extract(encoder, train, device=device, progress=progress)
-        test_x = extract(encoder, test, device=device, progress=progress)
-        return evaluate(protocol, train_x, train.labels, test_x, test.labels, **about, **options)
+    if raw:
+        options |= {"encoder": encoder, "device": device}
+        return evaluate(protocol, train, train.labels, test, test.labels, **about, **options)
+    train_x = extract(encoder, train, device=device, progress=progress)
+    test_x = extract(encoder, test, device=device, progress=progress)
+    return evaluate(protocol, train_x, train.labels, test_x, test.labels, **about, **options)
 
 
 def _validation_curve(x: Tensor, y: Tensor, classes: int, fraction: float, seed: int, iterations: int) -> list[float]:

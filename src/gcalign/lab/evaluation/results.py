@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from gcalign.errors import one_of
-from gcalign.lab.data.encoded import some
 from gcalign.lab.data.images import Images
+from gcalign.lab.words import some
 
 Inputs = TypeVar("Inputs", Tensor, Images)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gcalign.errors import count
+from gcalign.lab.data.sides import ColumnSide, Samples, coded
 
 KS = (1, 5, 10)
 BLOCK = 1 << 24  # entries of the similarity matrix that are held at once
@@ -67,3 +71,103 @@ def nearest(queries: Gallery, gallery: Gallery, k: int) -> tuple[Tensor, Tensor]
     )  # each item once
     near, which = (queries.z @ gallery.z[places].T).topk(min(k, len(places)))
     return near, places[which]
+
+
+# --- of the columns of a table ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """R@k between two sides, each way, and examples where they were asked for."""
+
+    protocol: str
+    split: str
+    accuracy: float  # R@1, mean of both ways
+    recall: dict[str, dict[str, float]]  # "image → name_en" -> {"1": …}
+    n_test: int  # pairs that were asked about
+    gallery: int  # items among which the partner was sought
+    examples: list[dict[str, Any]]
+    seed: int = 0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.protocol} on {self.split}: {self.n_test} pairs that training never saw, {self.gallery} candidates"
+        ]
+        for way, by in self.recall.items():
+            shares = ", ".join(f"R@{k} {100 * v:.1f} %" for k, v in by.items())
+            lines.append(f"  {way}: {shares} (chance {100 / self.gallery:.2f} %)")
+        for example in self.examples:
+            names = "; ".join(f"{name} {near:.2f}" for name, near in example["found"])
+            lines.append(f"  {'✓' if example['right'] else ' '} {example['is']}: {names}")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class ColumnEncoders(Protocol):
+    """What `gcalign.load` gives of a run on columns."""
+
+    eps: float
+
+    def __getitem__(self, column: str) -> Any: ...
+
+
+class EmbeddedColumns:
+    """The columns of samples, each embedded once by its encoder, when it is first asked for."""
+
+    def __init__(self, encoders: ColumnEncoders, samples: Samples) -> None:
+        self.encoders, self.samples = encoders, samples
+        self.sides = [side for side in samples.sides if isinstance(side, ColumnSide)]
+        self._z: dict[str, Tensor] = {}
+        self._codes = {side.name: _codes(side) for side in self.sides}
+
+    def gallery(self, side: ColumnSide, rows: Tensor) -> Gallery:
+        """The items of these samples on one side."""
+        if side.name not in self._z:
+            self._z[side.name] = self.encoders[side.name].embed_items(side.items)
+        places, which = side.of(rows)
+        return Gallery(self._z[side.name][places], rows[which], self._codes[side.name][places])
+
+
+def _codes(side: ColumnSide) -> Tensor:
+    """A number for each item; equal texts share one."""
+    return torch.arange(len(side)) if isinstance(side.items, Tensor) else coded(side.items)
+
+
+def retrieval(of: EmbeddedColumns, split: str, ks: Sequence[int] = KS) -> Retrieved:
+    """R@k among the pairs of a split, between the first side and each other, both ways."""
+    rows, ways = of.samples.rows(split), {}
+    first, *others = of.sides
+    for other in others:
+        for a, b in ((first, other), (other, first)):
+            ways[f"{a.name} → {b.name}"] = recall(of.gallery(a, rows), of.gallery(b, rows), ks)
+    shown = {way: {str(k): v for k, v in by.items()} for way, by in ways.items()}
+    accuracy = statistics.fmean(by[min(ks)] for by in ways.values())
+    return Retrieved("retrieval", split, accuracy, shown, len(rows), len(rows), [])
+
+
+def zeroshot(of: EmbeddedColumns, split: str, *, top: int = 3, show: int = 10, ks: Sequence[int] = KS) -> Retrieved:
+    """Name items that training never saw: the nearest of all texts of the table, those of training included."""
+    first, other = of.sides[:2]
+    if first.kind == "text" and other.kind != "text":
+        first, other = other, first
+    if other.kind != "text":
+        raise ValueError(f"protocol=zeroshot names items, and {other.name} holds no texts; use protocol=retrieval")
+    rows, everything = of.samples.rows(split), of.gallery(other, of.samples.rows("all"))
+    queries = of.gallery(first, rows)
+    by_k = recall(queries, everything, ks)
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(queries), generator=generator)[: count("show", show, "examples", least=0)]
+    some = Gallery(queries.z[chosen], queries.owner[chosen], queries.code[chosen])
+    examples = []
+    near, places = nearest(some, everything, count("top", top, "names for each item"))
+    assert isinstance(other.items, tuple)
+    for k, row in enumerate(some.owner.tolist()):
+        own = [other.items[p] for p in other.of(torch.tensor([row]))[0].tolist()]
+        names = [(other.items[p], round(float(c), 3)) for p, c in zip(places[k].tolist(), near[k], strict=True)]
+        examples.append({"is": " / ".join(own), "found": names, "right": names[0][0] in own, "row": row})
+    way = f"{first.name} → {other.name}"
+    many = int(torch.unique(everything.code).numel())
+    shown = {way: {str(k): v for k, v in by_k.items()}}
+    return Retrieved("zeroshot", split, by_k[min(ks)], shown, len(rows), many, examples)

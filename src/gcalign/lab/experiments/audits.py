@@ -22,7 +22,8 @@ from gcalign.lab.experiments.scales import joined
 from gcalign.lab.experiments.sheets import Sheet, marked
 from gcalign.lab.experiments.statistics import spread
 from gcalign.lab.training.config import configured
-from gcalign.lab.training.train import images_of, train
+from gcalign.lab.training.samples import images_of
+from gcalign.lab.training.train import train
 
 NAME = "table-audit"
 SHARES = (0.05, 0.1, 0.3, 0.5)

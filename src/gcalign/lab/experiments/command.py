@@ -159,11 +159,11 @@ def _check_data(request: Reproduction) -> None:
 
 def _read(request: Reproduction, job: Job) -> None:
     from gcalign.lab.experiments.subject import loaded
-    from gcalign.lab.training.pair_runs import pairs_of
+    from gcalign.lab.training.samples import columns_of
 
     try:
         data = sweep.config_of(job, request.runs).data
-        pairs_of(data) if data.paired else loaded(data, "train")
+        columns_of(data) if data.paired else loaded(data, "train")
     except ValueError as error:
         raise ValueError(
             f"{request.experiment.name} at scale={request.scale.name} needs data={data_name(job.words)}: {error}. "

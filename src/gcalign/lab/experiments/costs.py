@@ -18,14 +18,15 @@ from torch.utils.data import DataLoader
 
 from gcalign.lab import paper
 from gcalign.lab.data.images import Images
+from gcalign.lab.data.sides import views_of
 from gcalign.lab.experiments.records import Record
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.scales import joined
 from gcalign.lab.timing import median_seconds, threads
 from gcalign.lab.training.config import Config, configured, criterion_of
-from gcalign.lab.training.module import Pretraining
-from gcalign.lab.training.stream import Stream, augment_of
-from gcalign.lab.training.train import images_of
+from gcalign.lab.training.module import Training
+from gcalign.lab.training.samples import images_of
+from gcalign.lab.training.stream import Stream
 from gcalign.lab.verify.costs import counted
 
 BATCH, DIM = 512, 128  # pairs, and width of the head (app:hpdetails)
@@ -118,9 +119,9 @@ def _wait(device: str) -> None:
 
 def _step(config: Config, images: Images) -> float:
     """Median seconds of a real training step, from batch to batch: data, views, network, loss, optimiser."""
-    augment = augment_of(config, images)
-    stream = Stream.of(config, images, augment, rank=0, world=1)
-    module, clock = Pretraining(config, images.shape, augment, stream.total), _Clock()
+    samples = views_of(images, config.pairs.views)
+    stream = Stream.of(config, samples)
+    module, clock = Training(config, samples, stream.total), _Clock()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its greetings and tips
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Lightning says of loaders and batch sizes

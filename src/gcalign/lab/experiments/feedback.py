@@ -27,8 +27,8 @@ from gcalign.lab.experiments.statistics import by_seed, difference, spread
 from gcalign.lab.experiments.tables import delta
 from gcalign.lab.paper import NAMES
 from gcalign.lab.training.config import configured
+from gcalign.lab.training.probe import probe
 from gcalign.lab.training.train import train
-from gcalign.lab.training.use import probe
 
 NAME = "table-feedback"
 METHODS = ("ince", "gca-ince")

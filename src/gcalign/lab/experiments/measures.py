@@ -20,14 +20,16 @@ from gcalign.lab.data.sources import labels_of
 from gcalign.lab.data.splits import stratified, subset
 from gcalign.lab.evaluation import Result, domain_probe, evaluate, extract, leave_one_domain_out
 from gcalign.lab.evaluation.protocols import linear_fast
+from gcalign.lab.evaluation.retrieval import EmbeddedColumns, Retrieved, retrieval, zeroshot
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.experiments.subject import ENCODERS, Finding, MeasuredRun, cells, corrupted
 from gcalign.lab.provenance import commit
-from gcalign.lab.training import use
+from gcalign.lab.training import probe
 from gcalign.lab.training.config import Config, criterion_of
-from gcalign.lab.training.pair_runs import load_encoders, pairs_of
-from gcalign.lab.training.pair_use import EmbeddedPairs, Retrieved, retrieval, zeroshot
+from gcalign.lab.training.encoder import Encoders
+from gcalign.lab.training.load import load
 from gcalign.lab.training.runs import Run
+from gcalign.lab.training.samples import columns_of
 from gcalign.metrics import alignment, compactness, uniformity
 
 PAIRED = 2000  # images of which alignment and uniformity are measured
@@ -86,7 +88,7 @@ def _validation(of: MeasuredRun) -> list[Finding]:
 
 def _cifar10c(of: MeasuredRun) -> list[Finding]:
     if of.scale.corrupted is None:  # the published files, or all of it made here; a linear layer for each
-        result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, of.data, of.device, False), seed=0)
+        result = probe.SPECIAL["cifar10c"](probe.Subject(lambda images: of.encoder, of.data, of.device, False), seed=0)
         return [Finding("cifar10c", result.accuracy, about=_about(result))]
     pool = corrupted(of, of.scale.corrupted)
     x = extract(of.encoder, pool.images, device=of.device)
@@ -233,9 +235,10 @@ def _of(name: str, which: str) -> str:
 # --- of a run on pairs: retrieval among pairs that training never saw ------------------------------------------------
 
 
-def _embedded(of: MeasuredRun) -> EmbeddedPairs:
-    encoders = load_encoders(of.run, of.config.model.encoders or None)  # named by the command
-    return EmbeddedPairs(encoders, pairs_of(of.config.data), of.device)
+def _embedded(of: MeasuredRun) -> EmbeddedColumns:
+    encoders = load(of.run.path, encoder=of.config.model.encoders or None)  # named by the command
+    assert isinstance(encoders, Encoders)
+    return EmbeddedColumns(encoders.to(of.device), columns_of(of.config.data))
 
 
 def _about_pairs(found: Retrieved) -> dict[str, Any]:

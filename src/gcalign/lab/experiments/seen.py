@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 
 from gcalign.lab.data.images import Images
+from gcalign.lab.data.sides import views_of
 from gcalign.lab.report.pack import pixels, sprite
 from gcalign.lab.report.study import Seen, Step
 from gcalign.lab.training.config import Config
+from gcalign.lab.training.places import check_known, is_known
 from gcalign.lab.training.runs import Run
-from gcalign.lab.training.stream import Stream, augment_of
-from gcalign.lab.training.train import images_of
-from gcalign.lab.training.use import check_trusted
+from gcalign.lab.training.samples import images_of
+from gcalign.lab.training.stream import Stream
 
 SHOWN = 8  # images of a batch
 SIDE = 64  # pixels of an image, at most
@@ -26,20 +27,22 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
     # a run in the folder of another was trained on some of its pairs, for its audit
     if config.data.paired or Run(run.path.parent.parent).config_file.exists():
         return None
-    check_trusted(run, config.data, {}, roots)
-    if config.pairs.weights is not None and not run.is_own():
+    check_known(config.data, {}, f"run={run.path}", roots)
+    if config.pairs.weights is not None and not is_known(config.pairs.weights):
         raise ValueError(f"pairs.weights={config.pairs.weights} was named by somebody else, and is not read")
     images = images_of(config.data, "train")
-    augment = augment_of(config, images)
-    stream = Stream.of(config, images, augment, rank=0, world=config.world)
-    numbers = stream.views * config.batch_size * torch.Size(images.shape).numel()
+    samples = views_of(images, config.pairs.views)
+    stream = Stream.of(config, samples, world=config.world)
+    numbers = len(samples.sides) * config.batch_size * torch.Size(images.shape).numel()
     if numbers > HEAVIEST:
         raise ValueError(f"a batch has {numbers:,} numbers, and at most {HEAVIEST:,} are made again for a picture")
     steps = []
     for step in sorted({0, stream.total - 1}):
         batch = stream[step]
         index = batch.index[:SHOWN]
-        views = batch.bases if stream.augment else tuple(map(augment, batch.bases, batch.seeds))
+        prepare = samples.sides[0].preprocessing
+        seeded = zip(batch.items, batch.seeds, strict=True)
+        views = batch.items if stream.views else [prepare(items, config.view_name, seed) for items, seed in seeded]
         rows = [images.get(index), *(pixels(view[:SHOWN], images.mean, images.std) for view in views)]
         partners = stream.partners(stream.indices(step), step)[:SHOWN]
         wrong = (partners != index).tolist()
@@ -50,7 +53,7 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
     )
     if config.pairs.noise:
         about += f", {config.pairs.noise:.0%} of the pairs mismatched"
-    return Seen(about, stream.views, tuple(steps))
+    return Seen(about, len(samples.sides), tuple(steps))
 
 
 def _said(images: Images, k: int) -> str:

@@ -29,10 +29,11 @@ from gcalign.lab.report.maps import maps
 from gcalign.lab.report.pack import pixels, sprite
 from gcalign.lab.report.study import Embedded, Goal, Pairing, Sample, Seen, Shown
 from gcalign.lab.training.config import Config, Data, criterion_of
-from gcalign.lab.training.runs import Run, load_encoder, load_whole
-from gcalign.lab.training.stream import Stream, seed_of
-from gcalign.lab.training.train import images_of
-from gcalign.lab.training.use import data_of
+from gcalign.lab.training.load import load_encoder, load_whole
+from gcalign.lab.training.probe import data_of
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.samples import images_of
+from gcalign.lab.training.stream import exchanged, seed_of
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Identity, Labels, Target
 
@@ -190,8 +191,7 @@ class Showcase:
         key = sample, config.view_name, config.pairs.noise
         if key not in self._views:
             index, noise = torch.arange(len(images)), config.pairs.noise
-            stream = Stream(images, batch_size=len(index), epochs=1, seed=0, noise=noise, views=2)
-            partners = stream.partners(index, 0)
+            partners = exchanged(len(index), noise, seed_of(0, "noise", 0))
             augment = make_views(config.view_name, images.shape, images.mean, images.std)
             bases = [images.draw(x, seed_of("draw", k)) for k, x in enumerate((index, partners))]
             first, second = (augment(x, seed_of("view", k)) for k, x in enumerate(bases))

@@ -19,12 +19,13 @@ from gcalign.lab.evaluation import extract
 from gcalign.lab.experiments.registry import Scale
 from gcalign.lab.models import outside
 from gcalign.lab.models.state import evaluating
-from gcalign.lab.training import use
+from gcalign.lab.training import probe
 from gcalign.lab.training.baselines import Baseline
 from gcalign.lab.training.config import Config, Data
-from gcalign.lab.training.runs import Run, load_encoder, load_whole
+from gcalign.lab.training.load import load_encoder, load_whole
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.samples import images_of
 from gcalign.lab.training.supervised import supervised
-from gcalign.lab.training.train import images_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class MeasuredRun:
     @functools.cached_property
     def data(self) -> Data:
         """All of the run's data set, at the size of its encoder."""
-        return use.data_of(self.run, {}, named=self.config.data)
+        return probe.data_of(self.run, {}, named=self.config.data)
 
     def images(self, split: str) -> Images:
         """As many training images as the run had, without its long tail; all of every other split."""

@@ -10,7 +10,8 @@ from torch import nn
 from gcalign.lab.data.images import Images
 from gcalign.lab.models import Factory, encoder, outside
 from gcalign.lab.training.config import Config, configured
-from gcalign.lab.training.runs import Run, factory_of
+from gcalign.lab.training.load import factory_of
+from gcalign.lab.training.runs import Run
 
 NAMES = ("pixels", "untrained")
 MODEL = ("model.encoder", "model.width", "model.stem")  # all of a model that a probe sees: the head is left out

@@ -1,26 +1,32 @@
-"""What is done after a step: result lines, logs, checkpoints and the online accuracy."""
+"""What is done after a step: result lines, logs, checkpoints, the online accuracy, and what a person sees of it."""
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
 from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gcalign.lab import files
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.sources import labels_of
 from gcalign.lab.data.splits import stratified
-from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.training.checkpoints import load_checkpoint, save_checkpoint
-from gcalign.lab.training.module import Pretraining, Training
+from gcalign.lab.training.module import Tower, Training
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.stream import Batch
 
+EVERY = 30.0  # seconds between two lines where there is no terminal
+COLLAPSED = 1e-3  # spread below which all embeddings are one point
 
-class Keeper(Callback):
-    """Result lines, logs, images/s and then, when all of it is on disk, checkpoints; on one rank for all."""
+
+class RunRecorder(Callback):
+    """Result lines, logs, images/s and then, when the lines are on disk, checkpoints; on one rank for all."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.resume_at = run, 0
@@ -32,7 +38,7 @@ class Keeper(Callback):
         if first != self.resume_at:
             raise ValueError(f"rank {trainer.global_rank} is at step {self.resume_at}, rank 0 at {first}; try again")
         if self.resume_at:
-            module.done = load_checkpoint(self.run, module, trainer.optimizers[0], trainer.precision_plugin)
+            module.done = load_checkpoint(self.run, trainer, module)
         self.clock, self.clocked = time.perf_counter(), self.resume_at
 
     def on_train_batch_end(
@@ -46,21 +52,24 @@ class Keeper(Callback):
             self.clock, self.clocked = time.perf_counter(), done
             module.log("images/s", rate, prog_bar=True, logger=False)
             measured = {k: float(v) for k, v in trainer.callback_metrics.items()} | {"images/s": rate}
-            record(trainer, self.run, done, {"kind": "train", **measured}, measured)
-        due = done % config.checkpoint_every == 0 and done != module.total
-        if due:
-            for logger in trainer.loggers if trainer.is_global_zero else ():
-                logger.save()
-            save_checkpoint(self.run, module, trainer.optimizers[0], trainer.precision_plugin, done, config.hash)
+            record(trainer, self.run, {"step": done, "kind": "train", **measured})
+        if done % config.checkpoint_every == 0 and done != module.total:
+            save_checkpoint(self.run, trainer, module, done, config.hash)
 
 
-def record(trainer: L.Trainer, run: Run, step: int, line: dict[str, Any], scalars: dict[str, float]) -> None:
+def record(trainer: L.Trainer, run: Run, line: dict[str, Any]) -> None:
     """A result line, and the same numbers for the loggers, at the step of the run and not of the process."""
-    if not trainer.is_global_zero:
-        return
-    files.append_json_lines(run.results_file, [{"step": step, **line}])
-    for logger in trainer.loggers:
-        logger.log_metrics(scalars, step)
+    if trainer.is_global_zero:
+        files.append_json_lines(run.results_file, [line])
+        for logger in trainer.loggers:
+            logger.log_metrics(scalars(line), line["step"])
+
+
+def scalars(line: dict[str, Any]) -> dict[str, float]:
+    """What a logger is shown of a result line."""
+    if line["kind"] == "knn":
+        return {"knn": line["accuracy"]}
+    return {name: value for name, value in line.items() if name not in ("kind", "step")}
 
 
 class OnlineKNN(Callback):
@@ -74,16 +83,89 @@ class OnlineKNN(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        assert isinstance(module, Pretraining)
-        steps = module.total // module.config.epochs
-        epoch, within = divmod(batch.step + 1, steps)
+        assert isinstance(module, Training)
+        epoch, within = divmod(batch.step + 1, module.total // module.config.epochs)
         if within or epoch % self.every or not trainer.is_global_zero:
             return
-        features = extract(module.encoder, self.images, device=module.device)
+        from gcalign.lab.evaluation import evaluate, extract
+
+        (tower,) = module.towers
+        assert isinstance(tower, Tower)
+        features = extract(tower.encoder, self.images, device=module.device)
         known, asked = self.split
-        found = evaluate(
+        result = evaluate(
             "knn", features[known], self.labels[known], features[asked], self.labels[asked], split="held out"
         )
-        module.knn = found.accuracy
-        line = {"kind": "knn", "epoch": epoch, "accuracy": found.accuracy}
-        record(trainer, self.run, batch.step + 1, line, {"knn": found.accuracy})
+        module.knn = result.accuracy
+        record(trainer, self.run, {"step": batch.step + 1, "kind": "knn", "epoch": epoch, "accuracy": module.knn})
+
+
+class ProgressCallback(Callback):
+    """Epoch, step, time left, loss and online kNN of the whole run, also if it was continued.
+
+    A bar on a terminal, elsewhere a line every half minute; and a warning if embeddings collapse. Lightning's bars know
+    one process and one epoch, which is every epoch here, and fill log files.
+    """
+
+    def __init__(self, epochs: int, log_every: int, *, shown: bool) -> None:
+        self.epochs, self.log_every, self.shown = epochs, log_every, shown
+        self.bar: Progress | None = None
+        self.begun, self.first, self.last = 0.0, 0, 0.0  # when it began, at which step; when it was shown last
+        self.warned = False
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, Training)
+        self.begun = self.last = time.monotonic()
+        self.first = module.done
+        if not (self.shown and trainer.is_global_zero and sys.stderr.isatty()):
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"),
+                   TimeRemainingColumn(), TextColumn("{task.fields[values]}"))  # fmt: skip
+        self.bar = Progress(*columns, console=Console(stderr=True))
+        self.bar.start()
+        self.bar.add_task("epoch 1", total=module.total, completed=self.first, values="")
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        assert isinstance(module, Training)
+        done, total, now = batch.step + 1, module.total, time.monotonic()
+        if not trainer.is_global_zero:
+            return
+        if "spread" in trainer.callback_metrics and not self.warned and done % self.log_every == 0:
+            self._warn(done, float(trainer.callback_metrics["spread"]))
+        wait = EVERY if self.bar is None else 0.5  # reading the loss waits for the device, so it is done now and then
+        if not self.shown or (now - self.last < wait and done < total):
+            return
+        self.last = now
+        epoch = f"epoch {batch.step * self.epochs // total + 1}/{self.epochs}"
+        values = f"loss {float(trainer.callback_metrics.get('loss', float('nan'))):.4g}"
+        values += "" if module.knn is None else f", kNN {100 * module.knn:.1f} %"
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], description=epoch, completed=done, values=values)
+        elif done < total:
+            left = (now - self.begun) / (done - self.first) * (total - done)
+            print(f"{epoch}, step {done} of {total}, {values}, {_time(left)} left", file=sys.stderr, flush=True)
+
+    def _warn(self, done: int, spread: float) -> None:
+        if spread < COLLAPSED:
+            self.warned = True
+            warnings.warn(
+                f"step {done}: the embeddings have collapsed to one point (spread {spread:.1e}); a lower "
+                "optimizer.lr=, a warm-up or a higher method.eps= may help",
+                stacklevel=2,
+            )
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, module, "fit")
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,37 +1,82 @@
-"""Everything a step starts from, in one file: the state of the module, the optimiser and mixed precision."""
+"""Tensors in safetensors files: the weights of a run, and checkpoints, which hold everything that a step starts from.
+
+Lightning's own checkpoints are pickles, which run code when they are read. These hold the state of the module, the
+optimiser and mixed precision; all else follows from the step.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
 import torch
 from lightning.pytorch.plugins import Precision
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gcalign.lab import files
-from gcalign.lab.training.container import AGAIN, about_of, read, read_checked, save_checked
+from gcalign.lab.training.module import Training, preprocessing_of
 from gcalign.lab.training.runs import Run
 from gcalign.lab.words import explained
 
+AGAIN = "delete it to start this run again"
 
-def save_checkpoint(
-    run: Run, module: L.LightningModule, optimizer: torch.optim.Optimizer, precision: Precision, step: int, config: str
-) -> None:
+
+def save(path: Path, tensors: Mapping[str, Tensor], about: dict[str, Any]) -> None:
+    """Tensors and what is known about them, whole or not at all; the same content gives the same bytes."""
+    seen: set[int] = set()
+    plain = {}
+    for key, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        plain[key] = value.clone() if value.data_ptr() in seen else value  # safetensors refuses shared memory
+        seen.add(value.data_ptr())
+    # one entry: safetensors writes several in any order
+    files.write(path, to_bytes(plain, {"gcalign": json.dumps(about, sort_keys=True)}))
+
+
+def read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors (unless they are not wanted) and what is known about them; a damaged file is an error with a remedy."""
+    with explained(f"{path} cannot be read", AGAIN, SafetensorError, OSError, RuntimeError, ValueError):
+        if not path.is_file():
+            raise OSError("it is not a file")
+        with safe_open(path, framework="pt") as file:
+            content = {k: file.get_tensor(k) for k in (file.keys() if tensors else ())}
+            metadata = dict(file.metadata() or {})
+    with explained(f"{path} does not say what it holds", AGAIN, ValueError, KeyError):
+        about = files.from_json(metadata["gcalign"])
+        if not isinstance(about, dict):
+            raise ValueError(f"{about!r} instead of a mapping")
+    return content, about
+
+
+def save_weights(run: Run, module: Training, state: Mapping[str, Tensor]) -> None:
+    """The towers and ε, with the config and the preprocessing inside."""
+    tensors = {name: value for name, value in state.items() if name.startswith(("towers.", "criterion."))}
+    sides = [asdict(side) for side in preprocessing_of(module.samples)]
+    save(run.weights_file, tensors, {"config": module.config.identity, "sides": sides})
+
+
+def save_checkpoint(run: Run, trainer: L.Trainer, module: L.LightningModule, step: int, config: str) -> None:
     """Everything step `step` starts from, written by the first process; `config` is the hash of the run's config."""
     tensors = {f"model.{k}": v for k, v in whole_state(module).items()}
-    for index, slots in optimizer.state_dict()["state"].items():
+    for index, slots in trainer.optimizers[0].state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": _whole(v) for name, v in slots.items() if v is not None}
-    if module.global_rank == 0:
-        about = {"step": step, "scaler": precision.state_dict(), "config": config}
-        save_checked(run.checkpoint_file, tensors, about)
+    if trainer.is_global_zero:
+        about = {"step": step, "scaler": trainer.precision_plugin.state_dict(), "config": config}
+        save(run.checkpoint_file, tensors, about)
 
 
-def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimizer, precision: Precision) -> int:
+def load_checkpoint(run: Run, trainer: L.Trainer, module: nn.Module) -> int:
     """Put the state back and return the step that comes next."""
-    tensors, about = read_checked(run.checkpoint_file)
+    tensors, about = read(run.checkpoint_file)
+    optimizer = trainer.optimizers[0]
     with _of(run):
         own = module.state_dict()
         saved = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
@@ -39,11 +84,18 @@ def load_checkpoint(run: Run, module: nn.Module, optimizer: torch.optim.Optimize
         optimizer.load_state_dict(
             {"state": _state(tensors, optimizer), "param_groups": optimizer.state_dict()["param_groups"]}
         )
-        scaler = about.get("scaler", {})
-        scaler = files.from_json(scaler) if isinstance(scaler, str) else scaler
-        if not all(type(value) in (int, float) for value in scaler.values()):
-            raise ValueError(f"its scaler is {scaler}")
-        precision.load_state_dict(scaler)
+        _restore(trainer.precision_plugin, about["scaler"])
+        return _step(about)
+
+
+def checkpoint_step(run: Run, config: str | None = None) -> int:
+    """The step that a run continues with, 0 if it has no checkpoint; `config` is the hash that it must have."""
+    if not run.checkpoint_file.exists():
+        return 0
+    _, about = read(run.checkpoint_file, tensors=False)
+    with _of(run):
+        if config is not None and about["config"] != config:
+            raise ValueError(f"its config is {about['config']}, not {config}")
         return _step(about)
 
 
@@ -76,15 +128,10 @@ def _state(tensors: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> dict
     return state
 
 
-def checkpoint_step(run: Run, config: str | None = None) -> int:
-    """The step that a run continues with, 0 if it has no checkpoint; `config` is the hash that it must have."""
-    if not run.checkpoint_file.exists():
-        return 0
-    about = about_of(run.checkpoint_file, read(run.checkpoint_file, tensors=False)[1])
-    with _of(run):
-        if config is not None and about.get("config", config) != config:
-            raise ValueError(f"its config is {about['config']}, not {config}")
-        return _step(about)
+def _restore(precision: Precision, scaler: Any) -> None:
+    if not all(type(value) in (int, float) for value in scaler.values()):
+        raise ValueError(f"its scaler is {scaler}")
+    precision.load_state_dict(scaler)
 
 
 def _step(about: dict[str, Any]) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gcalign.errors import did_you_mean, one_of
 from gcalign.lab.training import rules
-from gcalign.lab.training.recipes import RECIPES
+from gcalign.lab.training.recipes import OTHER_EPS, PAPER_EPS, RECIPES
 from gcalign.lab.training.typed import keys, merged, option, read, typed, value_of
 
 if TYPE_CHECKING:
@@ -50,16 +50,18 @@ class Data:
     @property
     def paired(self) -> bool:
         """Whether it is a table of pairs."""
-        from gcalign.lab.data.pair_sources import NAMES
+        from gcalign.lab.data.sources import TABLES
 
-        return self.name in NAMES
+        return self.name in TABLES
 
     def check_place(self) -> None:
         """That its files are where they should be; a config of a run is read without them."""
-        from gcalign.lab.data import pair_sources, sources
+        from gcalign.lab.data import sources
 
         if self.paired:
-            pair_sources.table_of(self.name, self.root, self.size)
+            from gcalign.lab.data.table_sides import table_of
+
+            table_of(self.name, self.root, self.size)
         else:
             sources.check_place(self.name, self.root)
 
@@ -193,10 +195,10 @@ class Config:
 
 
 def data_choices() -> tuple[str, ...]:
-    """What `data=` can be, besides a name on the hub; those that were registered are among them."""
-    from gcalign.lab.data import pair_sources, sources
+    """The data sets that can be trained on, those that a user has registered by now included."""
+    from gcalign.lab.data import sources
 
-    return (*(name for name in sources.names() if name != "cifar10c"), *pair_sources.NAMES)  # that one is for testing
+    return (*(name for name in sources.names() if name != "cifar10c"), *sources.TABLES)  # that one is for testing
 
 
 def configured(overrides: Sequence[str]) -> Config:
@@ -218,6 +220,8 @@ def configured(overrides: Sequence[str]) -> Config:
     if Data(data).paired:
         content["data"]["on_error"] = "raise"  # a pair with a side missing is a fault of the table
     content = merged(content, RECIPES[one_of("recipe", recipe, RECIPES)])
+    if recipe != "default" and method not in OTHER_EPS and "eps" in content["method"]:
+        content["method"]["eps"] = PAPER_EPS
     known = {key.name: key for key in keys(Config)}
     names = [*(name for name in known if name != "logger_args"), *(f"method.{name}" for name in content["method"])]
     names.remove("method.name")

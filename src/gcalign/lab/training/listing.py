@@ -39,19 +39,19 @@ def listing(folder: str) -> list[dict[str, Any]]:
     """One row for each run below a folder, in words: what it is, how far it is, its best-known accuracies."""
     rows = []
     for record in (_record(*each) for each in _read(folder)):
-        said = ", ".join(f"{k} {100 * v:.1f} %" for k, v in record["accuracy"].items())
+        accuracy = ", ".join(f"{k} {100 * v:.1f} %" for k, v in record["accuracy"].items())
         rows.append(
-            {key: "–" if value is None else value for key, value in {**record, "accuracy": said or None}.items()}
+            {key: "–" if value is None else value for key, value in {**record, "accuracy": accuracy or None}.items()}
         )
     return rows
 
 
 def records(folder: str) -> list[dict[str, Any]]:
     """The same as plain data: the accuracy of each protocol, the last one measured, is a number."""
-    found = [_record(*each) for each in _read(folder)]
-    if not found:
+    every = [_record(*each) for each in _read(folder)]
+    if not every:
         raise ValueError(NONE.format(folder))
-    return found
+    return every
 
 
 def _read(folder: str) -> Iterator[tuple[Run, Config | None, list[dict[str, Any]]]]:
@@ -96,12 +96,12 @@ def summary(folder: str) -> list[dict[str, Any]]:
             for protocol, accuracy in _accuracies(results).items():
                 group.setdefault(protocol, []).append(100 * accuracy)
     rows = []
-    told = _told_apart([config for config, _ in groups.values()])
-    for (config, found), more in zip(groups.values(), told, strict=True):
-        spread = {p: f" ± {statistics.stdev(v):.2f}" if len(v) > 1 else "" for p, v in found.items()}
-        shown = {p: f"{statistics.fmean(v):.2f}{spread[p]}" for p, v in found.items()}
+    differing = _differing([config for config, _ in groups.values()])
+    for (config, accuracies), more in zip(groups.values(), differing, strict=True):
+        spread = {p: f" ± {statistics.stdev(v):.2f}" if len(v) > 1 else "" for p, v in accuracies.items()}
+        shown = {p: f"{statistics.fmean(v):.2f}{spread[p]}" for p, v in accuracies.items()}
         about = {"method": config.method["name"], "data": config.data.name, "pairs": _pairs(config), "settings": more}
-        rows.append(about | {"seeds": max(map(len, found.values()), default=0), **shown})
+        rows.append(about | {"seeds": max(map(len, accuracies.values()), default=0), **shown})
     return rows
 
 
@@ -109,19 +109,19 @@ def _pairs(config: Config) -> str:
     return f"{config.pairs.noise:.0%} mismatched" if config.pairs.noise else "clean"
 
 
-def _told_apart(configs: list[Config]) -> list[str]:
+def _differing(configs: list[Config]) -> list[str]:
     """For each config the keys that differ among those of the same method, data and pairs."""
     plain = [_flat(config.identity | {"seed": None}) for config in configs]
     heads = [(config.method["name"], config.data.name, config.pairs.noise) for config in configs]
-    found = []
+    differing = []
     for mine, head in zip(plain, heads, strict=True):
         peers = [other for other, theirs in zip(plain, heads, strict=True) if theirs == head]
-        found.append(", ".join(f"{k}={v}" for k, v in mine.items() if any(p.get(k) != v for p in peers)) or "–")
-    return found
+        differing.append(", ".join(f"{k}={v}" for k, v in mine.items() if any(p.get(k) != v for p in peers)) or "–")
+    return differing
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in content.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

@@ -1,10 +1,14 @@
-"""Where the scalars of a run are shown: any Lightning logger, by name or as module:Class."""
+"""Where the scalars of a run are shown: any Lightning logger, by name or as module:Class.
+
+The result lines of a run are its record, and a log is made from them: that of a run that is continued starts again with
+the lines it has.
+"""
 
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,41 +17,23 @@ from gcalign.errors import did_you_mean
 from gcalign.lab.outside import imported
 from gcalign.lab.words import explained
 
-
-def _tensorboard(run: Path, step: int) -> dict[str, Any]:
-    """TensorBoard hides what a killed process logged after `step`, if this one's file has a later name than its.
-
-    A process that was killed before its first checkpoint has logged something too, and the run starts again at 0.
-    """
-    own = {"save_dir": run, "name": "", "version": "tensorboard"}
-    seconds = [path.name.split(".")[3] for path in (run / "tensorboard").glob("events.out.tfevents.*")]
-    if not seconds:
-        return own
-    last = max((int(text) for text in seconds if text.isdigit()), default=0)
-    while last >= int(time.time()) >= last - 5:  # a clock that was turned back is not waited for
-        time.sleep(0.1)
-    return {**own, "purge_step": step + 1}
+LOCAL = ("tensorboard", "csv")  # write to a folder of their own in the run
 
 
-def _csv(run: Path, step: int) -> dict[str, Any]:
-    return {"save_dir": run, "name": "", "version": "csv", "resume_at": step}
+def _own_arguments(name: str, run: Path) -> dict[str, Any]:
+    if name == "wandb":  # a version is W&B's id of a run: under the same one, a resumed run is drawn on
+        return {"save_dir": run, "name": run.name, "version": run.name, "project": "gcalign"}
+    if name == "mlflow":
+        return {"save_dir": str(run / "mlflow"), "run_name": run.name, "experiment_name": "gcalign"}
+    return {"save_dir": run, "name": "", "version": name} | ({"flush_logs_every_n_steps": 1} if name == "csv" else {})
 
 
-def _wandb(run: Path, step: int) -> dict[str, Any]:
-    """A version is W&B's id of a run: under the same one, a resumed run is drawn on."""
-    return {"save_dir": run, "name": run.name, "version": run.name, "project": "gcalign"}
-
-
-def _mlflow(run: Path, step: int) -> dict[str, Any]:
-    return {"save_dir": str(run / "mlflow"), "run_name": run.name, "experiment_name": "gcalign"}
-
-
-# by name, which is that of the package, too: the logger and its arguments for a run that continues after a step
+# by name, which is that of the package, too
 LOGGERS = {
-    "tensorboard": ("lightning.pytorch.loggers:TensorBoardLogger", _tensorboard),
-    "csv": ("gcalign.lab.training.rows:RowsLogger", _csv),
-    "wandb": ("lightning.pytorch.loggers:WandbLogger", _wandb),
-    "mlflow": ("lightning.pytorch.loggers:MLFlowLogger", _mlflow),
+    "tensorboard": "lightning.pytorch.loggers:TensorBoardLogger",
+    "csv": "lightning.pytorch.loggers:CSVLogger",
+    "wandb": "lightning.pytorch.loggers:WandbLogger",
+    "mlflow": "lightning.pytorch.loggers:MLFlowLogger",
 }
 
 
@@ -66,23 +52,30 @@ def check(name: str) -> None:
         )
 
 
-def logger_of(name: str, arguments: dict[str, Any], run: Path, resume_at: int = 0) -> Any:
-    """The logger of a run, which writes below its folder unless `arguments` say otherwise; None is none.
-
-    Logs of a run that continues after step `resume_at` continue there.
-    """
+def logger_of(name: str, arguments: dict[str, Any], run: Path) -> Any:
+    """The logger of a run, which writes below its folder unless `arguments` say otherwise; None is none."""
     check(name)
     if name == "none":
         return None
+    kind = _imported(LOGGERS.get(name, name))
     if name in LOGGERS:
-        where, arguments_of = LOGGERS[name]
-        kind, own = _imported(where), arguments_of(run, resume_at)
+        own = _own_arguments(name, run)
     else:
-        kind = _imported(name)
         own = {"save_dir": run} if "save_dir" in inspect.signature(kind).parameters else {}
     remedy = f"it takes {', '.join(inspect.signature(kind).parameters)}"
     with explained(f"logger={name} with logger_args={arguments} cannot be made", remedy, TypeError, ImportError):
         return kind(**own | arguments)
+
+
+def restart(name: str, logger: Any, run: Path, lines: Iterable[tuple[int, dict[str, float]]]) -> None:
+    """Log again what a run has, by step; what a killed process logged after its last checkpoint is forgotten."""
+    if name in LOCAL:
+        folder = Path(logger.log_dir)
+        if folder != run and folder.is_relative_to(run):
+            shutil.rmtree(folder, ignore_errors=True)
+    if logger is not None and name != "wandb":  # which knows the steps of its own runs
+        for step, scalars in lines:
+            logger.log_metrics(scalars, step)
 
 
 def _imported(name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The Lightning module: encoder, head and criterion, one step at a time."""
+"""The Lightning module: a tower for each side, or one that views share, and the criterion; one step at a time."""
 
 from __future__ import annotations
 
@@ -16,24 +16,84 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gcalign.alignment import Alignment
 from gcalign.caching import cached_backward
-from gcalign.lab.data.images import Images
-from gcalign.lab.models import Factory, Twin, encoder, momentum_at, predictor, projector
+from gcalign.kernels import normalize
+from gcalign.lab.data.sides import Preprocessing, Samples
+from gcalign.lab.models import Factory, Twin, momentum_at, outside, predictor, projector
+from gcalign.lab.models.encoders import USUAL, side_encoder
 from gcalign.lab.training.config import Config, criterion_of
 from gcalign.lab.training.optimizers import lr_at, optimizer_of
-from gcalign.lab.training.progress import collapse
-from gcalign.lab.training.stream import Augment, Batch, seed_of
+from gcalign.lab.training.rules import encoders_of
+from gcalign.lab.training.stream import Batch, seed_of
 from gcalign.metrics import alignment, uniformity
 from gcalign.symmetric import Symmetric
 
-Encode = Callable[[Tensor], Tensor]  # a module, or a method of one
+
+class Tower(nn.Module):
+    """The network of a side: items as the encoder takes them → embeddings in the space of all sides."""
+
+    def __init__(self, config: Config, side: Preprocessing, build: str | Factory, k: int) -> None:
+        super().__init__()
+        m, seed = config.model, seed_of(config.seed, "side", k) if config.data.paired else config.seed
+        self.encoder = side_encoder(build, side.kind, side.shape, width=m.width, stem=m.stem, seed=seed)
+        features = self.encoder.features
+        assert isinstance(features, int)
+        self.projector = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=seed)
+        self.features = self.projector.features
+
+    def forward(self, x: Any) -> Tensor:
+        return self.projector(self.encoder(x))
+
+
+def encoder_names(config: Config, sides: Sequence[Preprocessing]) -> list[str]:
+    """The encoder of each tower by name: as it was given, or the usual one of its kind."""
+    if not config.data.paired:
+        return [config.model.encoder]
+    return encoders_of(config) or [USUAL[side.kind] for side in sides]
+
+
+class _WithPrediction(nn.Module):
+    """BYOL's online branch: embeddings, and after them their predictions."""
+
+    def __init__(self, tower: nn.Module, predictor: nn.Module) -> None:
+        super().__init__()
+        self.tower, self.predictor = tower, predictor
+
+    def forward(self, x: Any) -> Tensor:  # -> [B, 2 D]
+        z = self.tower(x)
+        return torch.cat([z, self.predictor(z)], -1)
+
+
+class _Encode(nn.Module):
+    """The embeddings of some of a batch's items, given by their rows, on all sides that share a network."""
+
+    def __init__(self, network: nn.Module, items: Sequence[Any]) -> None:
+        super().__init__()
+        self.network, self.items = network, items
+
+    def forward(self, rows: Tensor) -> Tensor:  # [b] -> [b, sides, D]
+        some = [_chosen(x, rows) for x in self.items]
+        z = self.network(some[0] if len(some) == 1 else torch.cat(some))  # together: BatchNorm sees all views
+        return z.unflatten(0, (len(some), -1)).transpose(0, 1)
+
+
+def _chosen(items: Any, rows: Tensor) -> Any:
+    if len(rows) == len(items):
+        return items
+    return items[rows] if isinstance(items, Tensor) else tuple(items[k] for k in rows.tolist())
 
 
 class Training(L.LightningModule):
-    """What every run has: a config, a criterion, an optimiser with its schedule, and how far it is."""
+    """Towers minimising d_M(P_tgt ‖ P_θ) between the sides; BYOL adds a predictor and a momentum twin."""
 
-    def __init__(self, config: Config, total: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        samples: Samples,
+        total: int,
+        builds: Sequence[str | Factory] | None = None,  # what makes the encoders, if not their names in the config
+    ) -> None:
         super().__init__()
-        self.config, self.total = config, total
+        self.config, self.total, self.samples = config, total, samples
         self.criterion = criterion_of(config)
         one_way = self.criterion.alignment if isinstance(self.criterion, Symmetric) else self.criterion
         assert isinstance(one_way, Alignment)
@@ -41,15 +101,41 @@ class Training(L.LightningModule):
         self.target = one_way.target
         self.done = 0  # steps, also those of earlier processes
         self.knn: float | None = None  # the latest online accuracy
-        self.automatic_optimization = config.accumulate == 1  # else a step has several backward passes, as in `take`
-
-    def prepare(self, networks: Sequence[nn.Module], compiled: Sequence[nn.Module]) -> None:
-        """Memory layout and compilation of the networks, as the config says."""
-        self.networks = list(networks)
-        for network in networks if self.config.channels_last else ():
+        self.automatic_optimization = config.accumulate == 1  # else a step has several backward passes, as in `_take`
+        self._check()
+        sides = preprocessing_of(samples)
+        builds = builds or [outside(name) for name in encoder_names(config, sides)]
+        towers = [Tower(config, s, build, k) for k, (s, build) in enumerate(zip(sides, builds, strict=True))]
+        if config.model.projector == "none" and len({tower.features for tower in towers}) > 1:
+            raise ValueError("model.projector=none gives the sides different sizes; use mlp2, which brings both to one")
+        self.towers = nn.ModuleList(towers)
+        self.predictor: nn.Module | None = None
+        self.twin: Twin | None = None
+        if config.method["name"] == "byol":
+            self.predictor = predictor(config.model.out, config.model.hidden, seed=config.seed)
+            self.twin = Twin(towers[0], config.model.momentum)
+        self.networks = [part for part in (*towers, self.predictor, self.twin) if part is not None]
+        for network in self.networks if config.channels_last else ():
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in the stubs
-        for network in compiled if self.config.compile else ():
-            network.compile()
+        # an encoder of texts, which are no tensors, would be compiled again for each batch
+        texts = [tower for tower, side in zip(towers, sides, strict=True) if side.kind == "text"]
+        for network in self.networks if config.compile else ():
+            if network not in texts:
+                network.compile()
+
+    def _check(self) -> None:
+        """That the data have what the target reads."""
+        reads, target, samples = self.target.reads, self.target, self.samples
+        if self.config.target.noise and "labels" not in reads:
+            raise ValueError(
+                f"target.noise={self.config.target.noise} needs a target that reads labels, and {target!r} does not; "
+                "set target.name=labels"
+            )
+        for name in ("labels", "domains"):
+            if name in reads and samples.are_views and getattr(samples, name) is None:
+                raise ValueError(f"the target {target!r} reads {name}, and {samples.name} have none; choose other data")
+        if "domains" in reads and not samples.are_views and not samples.grouped:
+            raise ValueError(f"the target {target!r} reads groups of near-duplicates; name them with data.group=")
 
     def configure_model(self) -> None:
         """Lightning calls it where all processes are known, which fsdp divides the weights among."""
@@ -57,31 +143,76 @@ class Training(L.LightningModule):
             for network in self.networks:
                 fully_shard(network, mesh=self.device_mesh["data_parallel"])  # type: ignore[index]  # set by Lightning
 
-    def take(
-        self, loss: Callable[..., Tensor], encoders: Sequence[Encode], inputs: Sequence[Tensor], samples: int
-    ) -> Tensor:
-        """The loss of the embeddings of all inputs; a batch in parts is also propagated and the optimiser's step done.
+    def inputs(self, batch: Batch) -> list[Any]:
+        """The items of each side as its tower takes them, augmented on the device."""
+        if self.config.augment_in == "workers":
+            return list(batch.items)
+        return [
+            side.preprocessing(items, self.config.view_name, seed)
+            for side, items, seed in zip(self.samples.sides, batch.items, batch.seeds, strict=True)
+        ]
+
+    def encoders(self, batch: Batch) -> list[_Encode]:
+        """What embeds this batch, tower by tower; of BYOL with predictions, and the momentum twin after it."""
+        items = self.inputs(batch)
+        parts = [[items[k] for k in sides] for sides in self.samples.towers]
+        if self.predictor is not None and self.twin is not None:
+            online = _WithPrediction(self.towers[0], self.predictor)
+            return [_Encode(online, parts[0]), _Encode(self.twin, parts[0])]
+        return [_Encode(tower, part) for tower, part in zip(self.towers, parts, strict=True)]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        # whatever an encoder draws (dropout) follows from the step, so that a resumed run draws it again
+        torch.manual_seed(seed_of(self.config.seed, "model", batch.step, self.global_rank))
+        loss = self._byol_loss if self.twin is not None else self._loss
+        return self._take(lambda *z: loss(batch, *z), self.encoders(batch))
+
+    def _loss(self, batch: Batch, *parts: Tensor) -> Tensor:  # of each tower, [B, sides, D]
+        sides = [side for part in parts for side in part.unbind(1)]
+        read = {*self.target.reads, "ids", "weights"}  # ids and weights go with any target
+        known: dict[str, Any] = {name: tuple(self._joined(x)) for name, x in batch.known.items() if name in read}
+        z = self._joined(sides)
+        if len(z) == 2:
+            value = self.criterion(*z, **known)
+        else:
+            value = self.criterion(z, multi=self.config.pairs.multi, **known)
+        self._record(value, sides, batch.step, **{name: x[:2] for name, x in known.items()})
+        return value
+
+    def _joined(self, sides: Sequence[Tensor]) -> list[Tensor]:
+        """All views but the first are columns of one plan."""
+        return [sides[0], torch.cat(list(sides[1:]))] if self.samples.are_views else list(sides)
+
+    def _byol_loss(self, batch: Batch, online: Tensor, targets: Tensor) -> Tensor:  # [B, 2, 2 D], [B, 2, D]
+        z, p = online.chunk(2, -1)
+        value = 0.5 * (self.criterion(p[:, 0], targets[:, 1]) + self.criterion(p[:, 1], targets[:, 0]))
+        self._record(value, z.unbind(1), batch.step)
+        return value
+
+    def _take(self, loss: Callable[..., Tensor], encoders: Sequence[_Encode]) -> Tensor:
+        """The loss of all embeddings; a batch in parts is also propagated and the optimiser's step done.
 
         In parts, the gradient is that of the whole batch: each part is encoded twice. BatchNorm sees a part at a time.
         """
+        rows = [torch.arange(len(encoder.items[0])) for encoder in encoders]
         if self.automatic_optimization:
-            return loss(*(encoder(x) for encoder, x in zip(encoders, inputs, strict=True)))
+            return loss(*(encoder(some) for encoder, some in zip(encoders, rows, strict=True)))
         optimizer, strategy = self.optimizers(), self.trainer.strategy
         assert isinstance(optimizer, LightningOptimizer)
         optimizer.zero_grad()
         with strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext():
-            chunk = -(-samples // self.config.accumulate)
-            found = cached_backward(loss, encoders, inputs, chunk=chunk, backward=self.manual_backward)
+            chunk = -(-len(rows[0]) // self.config.accumulate)
+            value = cached_backward(loss, encoders, rows, chunk=chunk, backward=self.manual_backward)
         if self.trainer.world_size > 1:  # the mean over ranks, once for all parts
             gradients = [p.grad for p in self.parameters() if p.grad is not None]
             joined = strategy.reduce(parameters_to_vector(gradients), reduce_op="mean")
             assert isinstance(joined, Tensor)
             vector_to_parameters(joined, gradients)
         optimizer.step()
-        return found
+        return value
 
-    def record(self, loss: Tensor, z: Sequence[Tensor], step: int, **known: Any) -> None:
-        """The loss and, where it is due, what else is known of this step: of the first view against all others."""
+    def _record(self, loss: Tensor, z: Sequence[Tensor], step: int, **known: Any) -> None:
+        """The loss and, where it is due, what else is known of this step: of the first side against the next."""
         self.log("loss", loss.detach(), prog_bar=True, logger=False)
         if (step + 1) % self.config.log_every and step + 1 != self.total:
             return
@@ -93,7 +224,7 @@ class Training(L.LightningModule):
             if one_way.kernel.learnable:
                 measures["eps"] = torch.as_tensor(one_way.kernel.eps)
             if isinstance(self.criterion, Alignment) and self.criterion.constraints:
-                plan = self.criterion.plan(z[0], torch.cat(list(z[1:])), **known)
+                plan = self.criterion.plan(*self._joined(z)[:2], **known)
                 measures |= {
                     "plan/row_error": plan.row_error,
                     "plan/column_error": plan.column_error,
@@ -112,6 +243,8 @@ class Training(L.LightningModule):
     def follow(self) -> None:
         """What comes after each step of the optimiser."""
         self.one_way[0].kernel.clamp_()  # of a learnable ε
+        if self.twin is not None:
+            self.twin.update(momentum_at(self.done, self.total, self.config.model.momentum))
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         rate = lr_at(batch.step, self.total, self.config.optimizer)
@@ -119,94 +252,18 @@ class Training(L.LightningModule):
             group["lr"] = rate
 
 
-class Pretraining(Training):
-    """f_θ and g_θ minimising d_M(P_tgt ‖ P_θ); BYOL adds a predictor and a momentum twin."""
-
-    def __init__(
-        self,
-        config: Config,
-        shape: tuple[int, int, int],
-        augment: Augment,
-        total: int,
-        build: str | Factory | None = None,  # what makes the encoder, if the config's name for it is not gcalign's
-    ) -> None:
-        super().__init__(config, total)
-        self.augment = augment
-        m = config.model
-        self.encoder = encoder(build or m.encoder, shape=shape, width=m.width, stem=m.stem, seed=config.seed)
-        features = self.encoder.features
-        assert isinstance(features, int)
-        self.projector = projector(m.projector, features, hidden=m.hidden, out=m.out, seed=config.seed)
-        self.predictor: nn.Module | None = None
-        self.twin: Twin | None = None
-        if config.method["name"] == "byol":
-            self.predictor = predictor(m.out, m.hidden, seed=config.seed)
-            self.twin = Twin(nn.Sequential(self.encoder, self.projector), m.momentum)
-        parts = (self.encoder, self.projector, self.predictor, self.twin)
-        networks = [part for part in parts if part is not None]
-        self.prepare(networks, networks)
-
-    def check(self, images: Images) -> None:
-        """That the data set has what the target reads."""
-        if self.config.target.noise and "labels" not in self.target.reads:
-            raise ValueError(
-                f"target.noise={self.config.target.noise} needs a target that reads labels, and {self.target!r} does "
-                "not; set target.name=labels"
-            )
-        for name in ("labels", "domains"):
-            if name in self.target.reads and getattr(images, name) is None:
-                raise ValueError(
-                    f"the target {self.target!r} reads {name}, and {images.name} has none; choose other data"
-                )
-
-    def views(self, batch: Batch) -> list[Tensor]:
-        """Every view of this rank's batch, augmented on the device."""
-        if self.config.augment_in == "workers":
-            return list(batch.bases)
-        return [self.augment(base, seed) for base, seed in zip(batch.bases, batch.seeds, strict=True)]
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        # whatever an encoder draws (dropout) follows from the step, so that a resumed run draws it again
-        torch.manual_seed(seed_of(self.config.seed, "model", batch.step, self.global_rank))
-        views = torch.stack(self.views(batch), 1)  # [B, V, C, H, W]
-        known = self._known(batch, views.shape[1])
-
-        def loss(z: Tensor, targets: Tensor | None = None) -> Tensor:  # each [B, V, D]; of BYOL, z is [B, V, 2 D]
-            z, p = z.chunk(2, -1) if targets is not None else (z, z)
-            first, *others = p.unbind(1)
-            if targets is None:
-                value = self.criterion(first, torch.cat(others), **known)
-            else:
-                value = 0.5 * (self.criterion(first, targets[:, 1]) + self.criterion(others[0], targets[:, 0]))
-            self.record(value, z.unbind(1), batch.step, **known)
-            return value
-
-        encoders: list[Encode] = [self._online] if self.twin is None else [self._online, self._target]
-        return self.take(loss, encoders, [views] * len(encoders), len(views))
-
-    def _online(self, views: Tensor) -> Tensor:  # [B, V, C, H, W] -> [B, V, D]; of BYOL [B, V, 2 D], with predictions
-        z = self.projector(self.encoder(_images(views)))
-        z = z if self.predictor is None else torch.cat([z, self.predictor(z)], -1)
-        return z.unflatten(0, (views.shape[1], -1)).transpose(0, 1)
-
-    def _target(self, views: Tensor) -> Tensor:  # [B, V, C, H, W] -> [B, V, D]
-        assert self.twin is not None
-        return self.twin(_images(views)).unflatten(0, (views.shape[1], -1)).transpose(0, 1)
-
-    def _known(self, batch: Batch, views: int) -> dict[str, Any]:
-        """What the target reads of this batch: labels, domains, and ids where there are more than two views."""
-        read = {*self.target.reads, "weights"}  # weights go with any target
-        known: dict[str, Tensor] = {name: x for name, x in batch.known.items() if name in read}
-        if views > 2:
-            known["ids"] = batch.index
-        return {name: (value, value.repeat(views - 1)) for name, value in known.items()}
-
-    def follow(self) -> None:
-        super().follow()
-        if self.twin is not None:  # after the step: the twin follows what the optimiser made
-            self.twin.update(momentum_at(self.done, self.total, self.config.model.momentum))
+def preprocessing_of(samples: Samples) -> list[Preprocessing]:
+    """What each tower is given."""
+    return [samples.sides[sides[0]].preprocessing for sides in samples.towers]
 
 
-def _images(views: Tensor) -> Tensor:  # [B, V, C, H, W] -> [V B, C, H, W]
-    """All views in one batch, so that BatchNorm sees them together."""
-    return views.transpose(0, 1).flatten(0, 1)
+def collapse(z: Tensor) -> dict[str, Tensor]:  # [B, D]
+    """How embeddings fill their space: `spread` is 0 if all directions are one and 1 if their mean is 0; `rank` is
+    the exponential of the entropy of their covariance's spectrum, the number of dimensions that are used."""
+    x = normalize(z.detach().float())
+    centred = x - x.mean(0)
+    small = centred.T @ centred if x.shape[1] <= len(x) else centred @ centred.T
+    share = torch.linalg.eigvalsh(small / len(x)).clamp(min=0)
+    spread = share.sum()
+    share = share / spread.clamp(min=1e-12)
+    return {"spread": spread, "rank": torch.special.entr(share).sum().exp()}

@@ -1,14 +1,13 @@
-"""One run, one owner. The system releases the lock when its process ends; a file beside it says who the owner is."""
+"""One run, one owner: a file lock, which the system releases when its process ends. A file beside it says who it is."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,10 +16,7 @@ from filelock import FileLock, Timeout
 from gcalign.lab import files
 from gcalign.lab.words import printable
 
-BEAT = 20.0  # seconds between signs of life
-SILENCE = 120.0  # seconds without one after which an owner on another host is taken to be gone
 PATIENCE = 15.0  # seconds for the loader's workers of a killed process to notice that it is gone
-POLL = 0.2
 
 
 class BusyError(ValueError):
@@ -37,63 +33,51 @@ class Owner:
         return printable(f"process {self.pid} on {self.host} since {self.since}")
 
     @property
-    def is_here(self) -> bool:
-        return self.host == socket.gethostname()
+    def has_ended(self) -> bool:
+        """Whether it was a process of this machine, and is no more."""
+        return self.host == socket.gethostname() and not files.is_alive(self.pid)
 
 
 @contextmanager
 def owned(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Within, this process alone writes to the run in `folder`. If another owns it: wait, or raise BusyError."""
+    check_links(folder)
     lock = FileLock(folder / "lock", is_singleton=True)  # the same object in the whole process, so it nests
     if lock.is_locked:
         with lock:
             yield
         return
     _acquire(lock, folder, wait)
-    beside, stop = folder / "owner.json", threading.Event()
-    me = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"))
+    beside = folder / "owner.json"
     try:
+        me = Owner(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"))
         beside.unlink(missing_ok=True)
         files.append_json_lines(beside, [asdict(me)])
-        threading.Thread(target=_beat, args=(beside, stop), daemon=True).start()
         yield
     finally:
-        stop.set()
         beside.unlink(missing_ok=True)
         lock.release()
 
 
-def _beat(beside: Path, stop: threading.Event) -> None:
-    with suppress(OSError):
-        while not stop.wait(BEAT):
-            os.utime(beside)
-
-
 def _acquire(lock: FileLock, folder: Path, wait: bool) -> None:
-    begun, told = time.monotonic(), False
-    while True:
+    try:
         try:
             lock.acquire(timeout=0)
         except Timeout:
             owner = owner_of(folder)
-        except OSError as error:
-            raise ValueError(f"{folder / 'lock'} cannot be locked ({error}); it must be a writable file") from error
-        else:
-            owner = _alive_elsewhere(folder)
-            if owner is None:
-                return
-            lock.release()
-        dying = owner is not None and owner.is_here and not files.is_alive(owner.pid)
-        if not wait and not (dying and time.monotonic() - begun < PATIENCE):
-            raise BusyError(_busy(folder, owner))
-        if wait and not told:
-            print(f"waiting: {_used(folder, owner)}", file=sys.stderr, flush=True)
-            told = True
-        time.sleep(POLL)
+            ended = owner is not None and owner.has_ended
+            if wait:
+                print(f"waiting: {_used(folder, owner)}", file=sys.stderr, flush=True)
+            lock.acquire(timeout=-1 if wait else PATIENCE if ended else 0, poll_interval=0.2)
+    except Timeout:
+        remedy = "wait=true waits for it, another seed= or name= is another run"
+        raise BusyError(f"{_used(folder, owner_of(folder))}; {remedy}") from None
+    except OSError as error:
+        raise ValueError(f"{folder / 'lock'} cannot be locked ({error}); it must be a writable file") from error
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Who owns a run, as far as the file beside its lock says."""
+    """Who owns a run, as far as the file beside its lock says. It is for messages: the lock alone decides."""
     try:
         content = files.from_json(files.read(folder / "owner.json"))
         return Owner(str(content["host"]), int(content["pid"]), str(content["since"]))
@@ -101,25 +85,12 @@ def owner_of(folder: Path) -> Owner | None:
         return None
 
 
-def _alive_elsewhere(folder: Path) -> Owner | None:
-    """An owner on another host that gives signs of life: some network file systems have locks for one host alone."""
-    owner = owner_of(folder)
-    try:
-        silent = time.time() - (folder / "owner.json").stat().st_mtime
-    except OSError:
-        return None
-    return None if owner is None or owner.is_here or silent > SILENCE else owner
+def check_links(folder: Path) -> None:
+    """That nothing in a run's folder links outside: it would be written through to wherever it leads."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{path} links outside the run; a run writes to its own folder alone: remove the link")
 
 
 def _used(folder: Path, owner: Owner | None) -> str:
     return f"{folder} is used by {owner or 'another process'}"
-
-
-def _busy(folder: Path, owner: Owner | None) -> str:
-    said = f"{_used(folder, owner)}; wait=true waits for it, another seed= or name= is another run"
-    if owner is None or owner.is_here:
-        return said
-    return (
-        f"{said} (if that process has ended, the run is free {SILENCE:.0f} s after its last sign of life; where the "
-        f"file system has no locks, delete {folder / 'lock'})"
-    )

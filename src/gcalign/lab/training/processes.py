@@ -23,24 +23,25 @@ T = TypeVar("T")
 
 def environment_of(config: Config) -> ClusterEnvironment:
     """What starts the processes of a run; an error if it started others than `devices` and `nodes` say."""
-    found = _environment()
-    if isinstance(found, LightningEnvironment):
+    environment = _environment()
+    if isinstance(environment, LightningEnvironment):
         if config.nodes > 1:
             raise ValueError(
                 f"nodes={config.nodes} needs torchrun or srun, which start the processes of all machines; "
-                f"{_command(config, found)}"
+                f"{_command(config, environment)}"
             )
-        return found
-    world, name = found.world_size(), "torchrun" if isinstance(found, TorchElasticEnvironment) else "the cluster"
+        return environment
+    world = environment.world_size()
+    name = "torchrun" if isinstance(environment, TorchElasticEnvironment) else "the cluster"
     here = os.environ.get("LOCAL_WORLD_SIZE" if name == "torchrun" else "SLURM_NTASKS_PER_NODE", "")
     devices = int(here) if here.isdigit() else config.devices
     if (config.world, config.devices) != (world, devices):
         right = f"devices={devices} nodes={world // devices}" if world % devices == 0 else f"a product of {world}"
         raise ValueError(
             f"devices={config.devices} nodes={config.nodes} are {config.world} processes, and {name} started {world}, "
-            f"{devices} on this machine; write {right}, or {_command(config, found)}"
+            f"{devices} on this machine; write {right}, or {_command(config, environment)}"
         )
-    return found
+    return environment
 
 
 def _environment() -> ClusterEnvironment:
@@ -55,8 +56,8 @@ def _environment() -> ClusterEnvironment:
     return next((kind() for kind in (LSFEnvironment, MPIEnvironment) if kind.detect()), LightningEnvironment())
 
 
-def _command(config: Config, found: ClusterEnvironment) -> str:
-    if isinstance(found, SLURMEnvironment):
+def _command(config: Config, environment: ClusterEnvironment) -> str:
+    if isinstance(environment, SLURMEnvironment):
         return f"start it with: srun --nodes={config.nodes} --ntasks-per-node={config.devices} gcalign train …"
     return (
         f"start it with: torchrun --nnodes={config.nodes} --nproc-per-node={config.devices} --no-python gcalign train …"

@@ -13,6 +13,7 @@ _LARGE = {"encoder": "resnet18", "projector": "mlp3-bn", "hidden": 2048, "out": 
 
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
+    "paper": {},  # the paper's ε alone; the others below have it, too
     # app:hpdetails; the paper's lr belongs to batches of 512
     "cifar": {"epochs": 500, "batch_size": 512, "model": _RESNET18, "optimizer": _SGD},
     "svhn": {"epochs": 500, "batch_size": 512, "model": _RESNET50, "optimizer": _ADAM},
@@ -20,3 +21,5 @@ RECIPES: dict[str, dict[str, Any]] = {
     # appendix:dgsetting
     "pacs": {"epochs": 1500, "batch_size": 256, "model": _LARGE, "optimizer": _COSINE},
 }
+PAPER_EPS = 0.5  # of all methods but those whose ε is not the paper's
+OTHER_EPS = ("byol", "clip", "siglip")

@@ -7,7 +7,6 @@ follow from (seed, s) alone, whatever happened before in the process.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from gcalign.lab.data import splits
-from gcalign.lab.data.images import Images
-from gcalign.lab.data.views import make_views
+from gcalign.lab.data.sides import Samples
 from gcalign.lab.training.config import Config
-from gcalign.lab.training.weights import weights_of_pairs
-
-Augment = Callable[[Tensor, int], Tensor]
-
-
-def augment_of(config: Config, images: Images) -> Augment:
-    """What makes a view of each image of a batch."""
-    return make_views(config.view_name, images.shape, images.mean, images.std)
 
 
 def seed_of(*parts: int | str) -> int:
@@ -37,13 +27,13 @@ def seed_of(*parts: int | str) -> int:
 
 @dataclass
 class Batch:
-    """One step: the sample of each row, and for every view the images it starts from."""
+    """One step: the items of each side, and what is known of each item."""
 
     step: int
-    index: Tensor  # [B]
-    bases: tuple[Tensor, ...]  # each [B, C, H, W] uint8; float and augmented already where workers do it
-    seeds: tuple[int, ...]  # of each view's augmentation
-    known: dict[str, Tensor]  # labels and domains [B], where the data set has them
+    index: Tensor  # [B] the sample of each row
+    items: tuple[Any, ...]  # of each side; as its tower takes them if they were prepared here
+    seeds: tuple[int, ...]  # of each side's augmentation
+    known: dict[str, tuple[Tensor, ...]]  # by side: labels, domains, weights, and ids where they are needed
 
 
 def exchanged(n: int, share: float, seed: int) -> Tensor:  # [n]
@@ -55,44 +45,78 @@ def exchanged(n: int, share: float, seed: int) -> Tensor:  # [n]
     return partners
 
 
-def mismatched(n: int, noise: float, seed: int) -> Tensor:  # [n]
-    """The partner of each image if a share of the pairs is mismatched once for all epochs."""
-    return exchanged(n, noise, seed_of(seed, "pairs"))
+def mismatched(samples: Samples, noise: float, seed: int) -> Tensor:  # [N]
+    """Whose other sides each sample has, if a share of the training pairs is mismatched once for all epochs."""
+    partners, rows = torch.arange(len(samples)), samples.rows("train")
+    partners[rows] = rows[exchanged(len(rows), noise, seed_of(seed, "pairs" if samples.are_views else "noise"))]
+    return partners
 
 
-class Steps(Dataset[Any]):
-    """Item s is the batch of step s, for one rank of `world`; incomplete batches at an epoch's end are dropped."""
+class Stream(Dataset[Batch]):
+    """Item s is the batch of step s, for one rank of `world`; incomplete batches at an epoch's end are dropped.
+
+    Wrong pairs of a table are wrong in every epoch, and can be learnt by heart. Views are mismatched anew in each step,
+    unless `fixed`.
+    """
 
     def __init__(
         self,
-        n: int,  # pairs in all
-        what: str,
+        samples: Samples,
         *,
         batch_size: int,
         epochs: int,
         seed: int,
+        noise: float = 0.0,  # share of the pairs that are mismatched
+        fixed: bool = False,  # the same pairs are mismatched in every epoch
+        mislabelled: float = 0.0,  # share of the labels that are wrong
+        views: str | None = None,  # given, items are prepared here, in the loader's workers
+        weights: Tensor | None = None,  # [N] of each sample; 0 leaves it out
+        members: Tensor | None = None,  # the samples to train on; None is the training split
         rank: int = 0,
         world: int = 1,
-        weights: Tensor | None = None,  # [n] of each pair; 0 leaves it out
-        members: Tensor | None = None,  # the pairs to train on; None is all
     ) -> None:
-        self.members = torch.arange(n) if members is None else members
+        self.members = samples.rows("train") if members is None else members
         if weights is not None:
             self.members = self.members[weights[self.members] > 0]
         if batch_size > len(self.members):
+            training = "" if samples.are_views else "training "
             raise ValueError(
-                f"batch_size={batch_size} must be at most the {len(self.members)} {what}; lower it, or raise data.limit"
+                f"batch_size={batch_size} must be at most the {len(self.members)} {training}{samples.name}; lower it, "
+                "or raise data.limit"
             )
-        self.batch_size, self.seed, self.rank, self.world, self.weights = batch_size, seed, rank, world, weights
+        self.samples, self.batch_size, self.seed, self.noise, self.views = samples, batch_size, seed, noise, views
+        self.rank, self.world = rank, world
         self.steps_per_epoch = len(self.members) // batch_size
         self.total = self.steps_per_epoch * epochs
+        self.fixed = mismatched(samples, noise, seed) if fixed or not samples.are_views else None
+        labels = samples.labels
+        if mislabelled and labels is not None:
+            labels = splits.mislabelled(labels, mislabelled, seed_of(seed, "labels"))
+        known = {"labels": labels, "domains": samples.domains, "weights": weights}
+        self.known = {name: x for name, x in known.items() if x is not None}
+        # with two views, positions say which belong together
+        self.with_ids = (samples.are_views and len(samples.sides) > 2) or not all(s.single for s in samples.sides)
 
-    @staticmethod
-    def settings(config: Config, n: int) -> dict[str, Any]:
-        """What a config says of the steps on n pairs."""
-        weights = weights_of_pairs(config.pairs, n)
-        about = {name: getattr(config, name) for name in ("batch_size", "epochs", "seed")}
-        return {**about, "noise": config.pairs.noise, "weights": weights}
+    @classmethod
+    def of(cls, config: Config, samples: Samples, **more: Any) -> Stream:
+        """The batches that a config asks for; `more` are rank, world and members."""
+        weights = None
+        if config.pairs.weights is not None:
+            from gcalign.lab.training.weights import weights_of_pairs
+
+            weights = weights_of_pairs(config.pairs, len(samples))
+        return cls(
+            samples,
+            batch_size=config.batch_size,
+            epochs=config.epochs,
+            seed=config.seed,
+            noise=config.pairs.noise,
+            fixed=config.pairs.fixed,
+            mislabelled=config.target.noise,
+            views=config.view_name if config.augment_in == "workers" else None,
+            weights=weights,
+            **more,
+        )
 
     def __len__(self) -> int:
         return self.total
@@ -106,65 +130,31 @@ class Steps(Dataset[Any]):
         order = torch.randperm(len(self.members), generator=generator)
         return self.members[order[within * self.batch_size : (within + 1) * self.batch_size]]
 
-    @property
-    def mine(self) -> slice:
-        """This rank's part of a batch."""
-        share = self.batch_size // self.world
-        return slice(self.rank * share, (self.rank + 1) * share)
-
-
-class Stream(Steps):
-    """The batches of a run on images."""
-
-    def __init__(
-        self,
-        images: Images,
-        *,
-        noise: float,
-        views: int,
-        mislabelled: float = 0.0,  # share of the labels that are wrong
-        augment: Augment | None = None,  # given, it runs here, in the loader's workers
-        fixed: bool = False,  # the same pairs are mismatched in every epoch
-        **steps: Any,
-    ) -> None:
-        super().__init__(len(images), f"images of {images.name} ({images.split})", **steps)
-        self.images, self.noise, self.views, self.augment = images, noise, views, augment
-        self.fixed = mismatched(len(images), noise, self.seed) if fixed else None
-        labels = images.labels
-        if mislabelled and labels is not None:
-            labels = splits.mislabelled(labels, mislabelled, seed_of(self.seed, "labels"))
-        known = {"labels": labels, "domains": images.domains, "weights": self.weights}
-        self.known = {name: x for name, x in known.items() if x is not None}
-
-    @classmethod
-    def of(cls, config: Config, images: Images, augment: Augment, **more: Any) -> Stream:
-        """The batches that a config asks for; `more` are rank, world and members."""
-        return cls(
-            images,
-            views=config.pairs.views,
-            mislabelled=config.target.noise,
-            augment=augment if config.augment_in == "workers" else None,
-            fixed=config.pairs.fixed,
-            **cls.settings(config, len(images)),
-            **more,
-        )
-
     def partners(self, indices: Tensor, step: int) -> Tensor:  # [B]
-        """What the other views show: the sample itself, but for the share that is mismatched among themselves."""
+        """What the other sides show: the sample itself, but for the share that is mismatched among themselves."""
         if self.fixed is not None:
             return self.fixed[indices]
         return indices[exchanged(len(indices), self.noise, seed_of(self.seed, "noise", step))]
 
     def __getitem__(self, step: int) -> Batch:
+        share = self.batch_size // self.world
+        mine = slice(self.rank * share, (self.rank + 1) * share)
         indices = self.indices(step)
-        partners = self.partners(indices, step)
-        bases, seeds = [], []
-        for view in range(self.views):
-            shown = indices if view == 0 else partners
+        first, others = indices[mine], self.partners(indices, step)[mine]
+        items, seeds, known = [], [], []
+        for k, side in enumerate(self.samples.sides):
+            places, which = side.of(first if k == 0 else others)
             # drawn per rank, so that two ranks do not render the same noise
-            base = self.images.draw(shown[self.mine], seed_of(self.seed, "draw", step, view, self.rank))
-            seed = seed_of(self.seed, "view", step, view, self.rank)
-            bases.append(base if self.augment is None else self.augment(base, seed))
+            drawn: Any = side.take(places, seed_of(self.seed, "draw", step, k, self.rank))
+            seed = seed_of(self.seed, "view", step, k, self.rank)
+            items.append(drawn if self.views is None else side.preprocessing(drawn, self.views, seed))
             seeds.append(seed)
-        here = indices[self.mine]
-        return Batch(step, here, tuple(bases), tuple(seeds), {name: x[here] for name, x in self.known.items()})
+            known.append(self._known(first[which], others[which]))
+        by_name = {name: tuple(each[name] for each in known) for name in known[0]}
+        return Batch(step, first, tuple(items), tuple(seeds), by_name)
+
+    def _known(self, first: Tensor, others: Tensor) -> dict[str, Tensor]:
+        known = {name: x[first] for name, x in self.known.items()}
+        if self.samples.groups is not None:
+            known["domains"] = self.samples.groups[others]  # of the name that a pair has, right or wrong
+        return known | ({"ids": first} if self.with_ids else {})

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gcalign.lab.data.images import Images
+from gcalign.lab.data.sides import views_of
 from gcalign.lab.models import encoder, outside
 from gcalign.lab.models.state import seeded
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.optimizers import lr_at, optimizer_of
-from gcalign.lab.training.stream import Stream, augment_of, seed_of
+from gcalign.lab.training.stream import Stream, seed_of
 
 
 def supervised(config: Config, images: Images, labels: Tensor, device: str | torch.device = "cpu") -> nn.Module:
@@ -21,15 +22,16 @@ def supervised(config: Config, images: Images, labels: Tensor, device: str | tor
     assert isinstance(body.features, int)
     with seeded(config.seed):
         model = nn.Sequential(body, nn.Linear(body.features, int(labels.max()) + 1)).to(device).train()
-    augment = augment_of(config, images)
-    order = {name: getattr(config, name) for name in ("batch_size", "epochs", "seed")}
-    stream = Stream(images, noise=0.0, views=config.pairs.views, **order)
+    samples = views_of(images, config.pairs.views)
+    prepare = samples.sides[0].preprocessing
+    stream = Stream(samples, batch_size=config.batch_size, epochs=config.epochs, seed=config.seed)
     optimizer = optimizer_of(config.optimizer, model.parameters())
     for step in range(stream.total):
         batch = stream[step]
         for group in optimizer.param_groups:
             group["lr"] = lr_at(step, stream.total, config.optimizer)
-        views = [augment(base.to(device), seed) for base, seed in zip(batch.bases, batch.seeds, strict=True)]
+        given = zip(batch.items, batch.seeds, strict=True)
+        views = [prepare(items.to(device), config.view_name, seed) for items, seed in given]
         with seeded(seed_of(config.seed, "model", step)):  # whatever an encoder draws
             predicted = model(torch.cat(views))
         optimizer.zero_grad()

@@ -8,9 +8,8 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,60 +20,22 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from gcalign.lab.data.images import Images, Subset, described
-from gcalign.lab.data.sources import labels_of, load
-from gcalign.lab.data.splits import long_tailed
+from gcalign.lab.data.images import Images
+from gcalign.lab.data.sides import ColumnSide, Samples, ViewSide, described, views_of
 from gcalign.lab.limits import within
-from gcalign.lab.models import Factory, outside
-from gcalign.lab.training.callbacks import Keeper, OnlineKNN
-from gcalign.lab.training.checkpoints import checkpoint_step, whole_state
-from gcalign.lab.training.config import Config, Data
-from gcalign.lab.training.loggers import logger_of
-from gcalign.lab.training.module import Pretraining, Training
+from gcalign.lab.models import Factory
+from gcalign.lab.training.callbacks import OnlineKNN, ProgressCallback, RunRecorder, scalars
+from gcalign.lab.training.checkpoints import checkpoint_step, save_weights, whole_state
+from gcalign.lab.training.config import Config
+from gcalign.lab.training.loggers import logger_of, restart
+from gcalign.lab.training.module import Training
 from gcalign.lab.training.owner import BusyError, owned
+from gcalign.lab.training.places import places_of, remember
 from gcalign.lab.training.processes import check_device, decided, environment_of, started_together, strategy_of
-from gcalign.lab.training.progress import Watch
-from gcalign.lab.training.runs import Run, save_weights
-from gcalign.lab.training.stream import Stream, augment_of
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.samples import samples_of
+from gcalign.lab.training.stream import Stream
 from gcalign.lab.words import brief, explained, printable, quoted
-
-
-def images_of(data: Data, split: str, **more: Any) -> Images:
-    """A split of a config's data set; a long tail is that of the training images alone."""
-    about: dict[str, Any] = {"root": data.root, "size": data.size, "on_error": data.on_error, **more}
-    if split != "train" or data.tail == 1:
-        return load(data.name, split, limit=data.limit, **about)
-    whole = load(data.name, split, **about)
-    return Subset(whole, long_tailed(labels_of(whole, "data.tail"), data.tail, data.limit, seed=0))
-
-
-@dataclass(frozen=True)
-class ImageTask:
-    """What a run on images with views trains, and on what."""
-
-    config: Config
-    run: Run
-    images: Images
-    members: Tensor | None = None
-    encoder: str | Factory | None = None
-
-    def made(self, rank: int, world: int) -> tuple[Stream, Pretraining]:
-        """The batches of this rank and the module, before anything is written."""
-        config, images = self.config, self.images
-        augment = augment_of(config, images)
-        stream = Stream.of(config, images, augment, rank=rank, world=world, members=self.members)
-        pixels = 4 * stream.views * stream.batch_size * math.prod(images.shape)
-        within("BATCH_BYTES", pixels, f"batch_size={config.batch_size} of images {images.shape}: the number of bytes")
-        network = self.encoder or outside(config.model.encoder)
-        module = Pretraining(config, images.shape, augment, stream.total, network)
-        module.check(images)
-        return stream, module
-
-    def save(self, state: Mapping[str, Tensor]) -> None:
-        """The encoder and its head, with the config and the preprocessing inside."""
-        images = self.images
-        about = {"config": self.config.identity, "shape": images.shape, "mean": images.mean, "std": images.std}
-        save_weights(self.run, state, ("encoder.", "projector."), about)
 
 
 def train(
@@ -89,29 +50,26 @@ def train(
     """Run it, continue it, or say that it is done; `quiet` shows nothing, without `announce` only the progress.
 
     An encoder of the user's own is imported by its name in `config`, which a command or a call made; for a config out
-    of a file, `encoder` is what to use instead (of a run on pairs, one for each side). `members` are the pairs to train
-    on, for cross-fitting; the run's config does not have them.
+    of a file, `encoder` is what to use instead (of several towers, one for each). `images` are those of the config, if
+    they are read already. `members` are the samples to train on, for cross-fitting; the run's config does not have
+    them.
     """
     run, environment = Run.of(config), environment_of(config)
     together = started_together(config, environment)
     if run.done and not together:
         return _finished(run, quiet or not announce)
-    if config.data.paired:
-        from gcalign.lab.training.pair_runs import Task
-
-        task: Any = Task(config, run, members, encoder)  # type: ignore[arg-type]  # one for each side
-    else:
-        images = images_of(config.data, "train") if images is None else images
-        task = ImageTask(config, run, images, members, encoder)  # type: ignore[arg-type]  # one
+    samples = samples_of(config) if images is None else views_of(images, config.pairs.views)
+    builds = [encoder] if isinstance(encoder, str) or callable(encoder) else encoder
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)  # greetings and tips
-    keeper = Keeper(run)
-    trainer = _trainer(config, run, environment, task.images, keeper, quiet)
+    recorder = RunRecorder(run)
+    trainer = _trainer(config, run, environment, samples, recorder, quiet)
     quiet = quiet or not trainer.is_global_zero
     silent = quiet or not announce
-    if task.images is not None:
-        _say(described(task.images), silent)
-    stream, module = task.made(trainer.global_rank, trainer.world_size)
+    _say(described(samples), silent)
+    stream = Stream.of(config, samples, rank=trainer.global_rank, world=trainer.world_size, members=members)
+    _check_memory(config, samples)
+    module = Training(config, samples, stream.total, builds)
     with ExitStack() as stack:
         if trainer.is_global_zero or together:
             decide = partial(_first, run, config, stream.total, stack)
@@ -120,17 +78,24 @@ def train(
             first = checkpoint_step(run, config.hash)
         if first is None:
             return _finished(run, silent) if trainer.is_global_zero else run
-        keeper.resume_at = first
+        recorder.resume_at = first
         if config.compile:
             _say("compile=true: the first step compiles encoder and head, which takes a while", quiet)
-        _continued(config, run, task.save, trainer, module, stream, first, quiet)
-    _say(f"done: {run.path}\n{_next(run, task.images)}", silent)
+        _continued(run, trainer, module, stream, first, quiet)
+    _say(f"done: {run.path}\n{_next(run, samples)}", silent)
     return run
 
 
-def _next(run: Run, images: Images | None) -> str:
-    """What can be done with a finished run; there is no accuracy without labels."""
-    if images is None or images.labels is not None:
+def _check_memory(config: Config, samples: Samples) -> None:
+    """That a batch is within the limit: of each side, its part of the items of a batch, in float32."""
+    items = [(side, len(side) if isinstance(side, ColumnSide) else len(samples)) for side in samples.sides]
+    size = 4 * config.batch_size * sum(math.prod(side.shape) * n for side, n in items) // len(samples)
+    within("BATCH_BYTES", size, f"batch_size={config.batch_size} of {samples.name}: the number of bytes")
+
+
+def _next(run: Run, samples: Samples) -> str:
+    """What can be done with a finished run; of images there is no accuracy without labels."""
+    if not samples.are_views or samples.labels is not None:
         return f"evaluate it with: {quoted('gcalign', 'probe', f'run={run.path}')}"
     report = quoted("gcalign", "report", str(run.path), "-o", "report.html")
     embed = quoted("gcalign", "embed", f"run={run.path}", "-o", "features.parquet")
@@ -146,39 +111,32 @@ def _first(run: Run, config: Config, total: int, stack: ExitStack) -> int | None
         if run.done:
             return None
         run.start(config)
+    remember(*places_of(config.data, config.pairs.weights))
     first = checkpoint_step(run, config.hash)
     if first > total:
         raise ValueError(f"{run.checkpoint_file} is of step {first} of {total}; delete it to start the run again")
     return first
 
 
-def _continued(
-    config: Config,
-    run: Run,
-    save: Callable[[Mapping[str, Tensor]], None],  # of the weights
-    trainer: L.Trainer,
-    module: Training,
-    stream: Any,  # of batches, each with its step
-    resume_at: int,
-    quiet: bool,
-) -> None:
+def _continued(run: Run, trainer: L.Trainer, module: Training, stream: Stream, resume_at: int, quiet: bool) -> None:
     """From the last checkpoint, or the start, to the weights."""
-    steps = range(resume_at, stream.total)
+    config, steps = module.config, range(resume_at, stream.total)
     loader: DataLoader[Any] = DataLoader(stream, batch_size=None, sampler=steps, num_workers=config.workers)
     try:
         if trainer.is_global_zero:
             run.keep_results_before(resume_at)
+            lines = [(line["step"], scalars(line)) for line in run.results() if line["kind"] in ("train", "knn")]
+            restart(config.logger, trainer.logger, run.path, lines)
         if resume_at:
-            trainer.logger = logger_of(config.logger, config.logger_args, run.path, resume_at)
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
         state = whole_state(module)
         if trainer.is_global_zero:
-            save(state)
+            save_weights(run, module, state)
             run.finish()
     except KeyboardInterrupt:
-        said = f"\n{run.path}: interrupted at step {module.done} of {stream.total}; the same command continues"
-        _say(f"{said} at step {checkpoint_step(run)}", quiet)
+        where = f"interrupted at step {module.done} of {stream.total}"
+        _say(f"\n{run.path}: {where}; the same command continues at step {checkpoint_step(run)}", quiet)
         raise
     except (OSError, WorkerError) as error:  # a full disk, most of all
         raise ValueError(
@@ -235,14 +193,15 @@ def _fit(trainer: L.Trainer, module: Training, loader: DataLoader[Any]) -> None:
 
 
 def _trainer(
-    config: Config, run: Run, environment: ClusterEnvironment, images: Images | None, keeper: Keeper, quiet: bool
+    config: Config, run: Run, environment: ClusterEnvironment, samples: Samples, recorder: RunRecorder, quiet: bool
 ) -> L.Trainer:
-    callbacks: list[Callback] = [keeper, Watch(config.epochs, config.log_every, shown=not quiet)]
-    # before the keeper, whose checkpoint is the last that is written of a step
-    if config.knn_every and images is not None and images.labels is None:
-        warnings.warn(f"knn_every={config.knn_every} has no effect: {images.name} has no labels", stacklevel=2)
-    elif config.knn_every and images is not None:
-        callbacks.insert(0, OnlineKNN(run, images, config.knn_every))
+    callbacks: list[Callback] = [recorder, ProgressCallback(config.epochs, config.log_every, shown=not quiet)]
+    first = samples.sides[0]
+    if config.knn_every and samples.labels is None:
+        warnings.warn(f"knn_every={config.knn_every} has no effect: {samples.name} have no labels", stacklevel=2)
+    elif config.knn_every and isinstance(first, ViewSide):
+        # before the recorder, whose checkpoint is the last that is written of a step
+        callbacks.insert(0, OnlineKNN(run, first.images, config.knn_every))
     logger = logger_of(config.logger, config.logger_args, run.path) or False
     asked = " ".join(f"{key}={getattr(config, key)}" for key in ("accelerator", "devices", "precision", "strategy"))
     remedy = "accelerator=cpu precision=32-true strategy=auto works everywhere"

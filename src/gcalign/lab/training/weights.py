@@ -40,6 +40,6 @@ def weights_of_pairs(pairs: PairOptions, n: int) -> Tensor | None:  # [n]
     if weights.shape != (n,) or not bool((weights >= 0).all() & weights.isfinite().all()):
         raise ValueError(
             f"pairs.weights={pairs.weights} has the shape {tuple(weights.shape)}; it must have a finite weight ≥ 0 for "
-            f"each of the {n} training pairs: audit this run's pairs, with the same data"
+            f"each of the {n} pairs: audit this run's pairs, with the same data"
         )
     return weights

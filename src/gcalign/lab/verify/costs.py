@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from gcalign.lab import paper
 from gcalign.lab.verify import published
 from gcalign.lab.verify.claims import Case, Draw, RandomBatch, claim
 from gcalign.public import method, solve
-from gcalign.transport import op
 
 CONVERGED, TRUNCATED = (3000, 1e-12), (5, 0.0)  # iterations and tol
 
@@ -123,11 +121,6 @@ class Flops(TorchDispatchMode):
         self.products = 0  # of that, matrix products
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "gcalign":  # one operator for torch; its operations are counted one by one
-            with self, ExitStack() as stack:
-                for key in ("AutogradCPU", "AutogradFunctionality", "ADInplaceOrView"):  # a divergence needs autograd
-                    stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(getattr(torch._C.DispatchKey, key), False))
-                return getattr(op, f"_{func.overloadpacket.__name__}")(*args)
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.removesuffix("_")
         if isinstance(out, Tensor) and not func.is_view and name not in _FREE:

@@ -1,4 +1,4 @@
-"""The columns of a table: which holds the images, which the labels and domains, and those as numbers with names."""
+"""Which column of a table holds the images, which the labels and domains; and those as numbers with names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from gcalign.lab.data.arrow import ArrowTable
 from gcalign.lab.data.catalogue import DataSet
-from gcalign.lab.data.encoded import Index, Records
-from gcalign.lab.data.tables import ArrowTable
+from gcalign.lab.data.decode import Index, Records
 from gcalign.lab.words import explained
 
 
@@ -42,17 +42,17 @@ def records(tables: Mapping[str, ArrowTable], split: str, data_set: DataSet) -> 
 
 
 def _image_column(table: ArrowTable, data_set: DataSet) -> str:
-    found = [name for name in table.columns if table.kind(name) == "image"]
+    images = [name for name in table.columns if table.kind(name) == "image"]
     wanted = data_set.image or "image"
-    if wanted in found:
+    if wanted in images:
         return wanted
-    if data_set.image or len(found) != 1:
+    if data_set.image or len(images) != 1:
         raise ValueError(
-            f"{table.origin} has {len(found)} columns of images ({', '.join(found) or 'none'}), and none is called "
+            f"{table.origin} has {len(images)} columns of images ({', '.join(images) or 'none'}), and none is called "
             f"{wanted!r}; one of bytes, or of {{bytes, path}} as Hugging Face writes them, is needed: give it that "
             f"name (its columns are {', '.join(table.columns)})"
         )
-    return found[0]
+    return images[0]
 
 
 def _other_column(table: ArrowTable, kind: str, data_set: DataSet) -> str | None:

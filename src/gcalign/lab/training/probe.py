@@ -1,15 +1,12 @@
-"""What is done with a finished run: probe it, embed data with it."""
+"""`gcalign probe`: what a run's encoders are worth, measured by a protocol that fits its sides, and recorded."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from rich.progress import track
 from torch import Tensor, nn
@@ -19,22 +16,28 @@ from gcalign.lab import files
 from gcalign.lab.data import corruptions
 from gcalign.lab.data.catalogue import find
 from gcalign.lab.data.images import Images
+from gcalign.lab.data.sides import SPLITS
 from gcalign.lab.data.sources import labels_of
 from gcalign.lab.evaluation import PROTOCOLS, Result, corruption_probe, domain_probe, extract, leave_one_domain_out
 from gcalign.lab.evaluation import probe as evaluate_encoder
 from gcalign.lab.evaluation.domains import least_squares
 from gcalign.lab.evaluation.results import options_of
-from gcalign.lab.training import baselines, pair_use
+from gcalign.lab.evaluation.retrieval import EmbeddedColumns, Retrieved, retrieval, zeroshot
+from gcalign.lab.training import baselines
 from gcalign.lab.training.config import Data
+from gcalign.lab.training.encoder import Encoders
+from gcalign.lab.training.load import load, load_encoder, weights_of
 from gcalign.lab.training.owner import owned
-from gcalign.lab.training.runs import Run, load_encoder, weights_of
-from gcalign.lab.training.train import images_of
+from gcalign.lab.training.places import check_known
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.samples import columns_of, images_of
 from gcalign.lab.training.typed import value_of
-from gcalign.lab.words import explained, path_of, quoted
+from gcalign.lab.words import explained
 
 DATA = ("data", "data.root", "data.size", "data.limit", "data.on_error")
-CORRUPTION = ("corruption", "severity")
-R = TypeVar("R", Result, pair_use.Retrieved)
+COLUMNS = ("run", "encoder", "split", "device", "data.root", "data.on_error")  # words that go with columns
+OF_COLUMNS: Mapping[str, Callable[..., Retrieved]] = {"retrieval": retrieval, "zeroshot": zeroshot}
+R = TypeVar("R", Result, Retrieved)
 
 
 def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str] = ()) -> dict[str, str]:
@@ -51,62 +54,89 @@ def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str
     return found
 
 
-def device_of(given: dict[str, str]) -> str:
+def device_of(given: Mapping[str, str]) -> str:
     name = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
     with explained(f"device={name} cannot be used", "device=cpu always can", RuntimeError, AssertionError):
         torch.zeros(1, device=name).item()  # a device without memory, meta, gives nothing back
     return name
 
 
-def data_of(run: Run | None, given: dict[str, str], *, named: Data | None = None, roots: Sequence[Path] = ()) -> Data:
+def data_of(
+    run: Run | None, given: Mapping[str, str], *, named: Data | None = None, roots: Sequence[Path] = ()
+) -> Data:
     """The run's data or what is given instead, at the encoder's size, balanced; all of it unless limited.
 
-    `named` is the run's data where this command names it; where only its files do, and another user made them, a path
-    is followed if it is given or lies within `roots`.
+    `named` is the run's data where this command names it; where only its files do, a path is followed if it is given,
+    lies within `roots`, or an earlier command named it.
     """
     own = named or (run.config().data if run else Data(name="scenes"))
     if run and not named:
-        check_trusted(run, own, given, roots)
+        check_known(own, given, f"run={run.path}", roots)
     data = own if given.get("data", own.name) == own.name else Data(name=given["data"], on_error=own.on_error)
     # scenes have one size, and are small enough for any encoder
-    size = weights_of(run).shape[1] if run and data.name != "scenes" else None
+    size = weights_of(run, tensors=False).sides[0].shape[1] if run and data.name != "scenes" else None
     chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
     changed: dict[str, Any] = {"size": size, "limit": None, "tail": 1.0}
     changed |= {key: value_of(f"data.{key}", value) if key in changed else value for key, value in chosen.items()}
     return dataclasses.replace(data, **changed)
 
 
-def check_trusted(run: Run, own: Data, given: dict[str, str], roots: Sequence[Path] = ()) -> None:
-    """That what is about to be read or fetched was named by the user: here, or in the command that made the run."""
-    asked = []
-    if given.get("data", own.name) == own.name:
-        if "/" in own.name and "data" not in given:
-            asked.append(f"data={own.name}")
-        if own.root is not None and "data.root" not in given:
-            place = path_of(own.root).resolve()
-            if not any(place.is_relative_to(folder.resolve()) for folder in roots):
-                asked.append(f"data.root={own.root}")
-    if asked and not run.is_own():
-        raise ValueError(
-            f"run={run.path} was made by somebody else, or its config was changed, so the places it names are not "
-            f"followed; if you know them, add {quoted(*asked)}"
-        )
-
-
-def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | pair_use.Retrieved:
+def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | Retrieved:
     """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results.
 
-    `run=pixels` and `run=untrained` are what a run is compared with: `like=runs/…` takes the model, seed and data of
-    that run, `model.*`, `seed` and `data.*` say them in the words of `gcalign train`. On its own data a run is fitted
-    on as many images as it was trained on, and tested on the whole test split; so is a baseline, whose `data.limit` is
-    that of training. For a run, `data.limit` takes so many of each. A run on pairs has protocols of its own.
+    Of a run on images, accuracies; of a run on columns, retrieval and names. `run=pixels` and `run=untrained` are what
+    a run is compared with: `like=runs/…` takes the model, seed and data of that run, `model.*`, `seed` and `data.*` say
+    them in the words of `gcalign train`. On its own data a run is fitted on as many images as it was trained on, and
+    tested on the whole test split; so is a baseline, whose `data.limit` is that of training. For a run, `data.limit`
+    takes so many of each.
     """
-    if _is_paired(overrides):
-        given = words(overrides, (*pair_use.WORDS, "protocol", "top", "show"), ("run",))
-        pairs = Run.at(given["run"])
-        check_trusted(pairs, pairs.config().data, given)
-        pairs.check_writable()
-        return _recorded(pairs, pairs.config().data.name, pair_use.probe(pairs, given, device_of(given)))
+    run = run_on_columns(overrides)
+    return _of_images(overrides, progress) if run is None else _of_columns(run, overrides)
+
+
+def run_on_columns(overrides: Sequence[str]) -> Run | None:
+    """The run that `run=` among these words names, if it has columns; None of one on images, and of a baseline."""
+    name = next((word.partition("=")[2] for word in overrides if word.startswith("run=")), "")
+    if not name or name in baselines.NAMES:
+        return None
+    run = Run.at(name)
+    return run if run.config().data.paired else None
+
+
+def _of_columns(run: Run, overrides: Sequence[str]) -> Retrieved:
+    given = words(overrides, (*COLUMNS, "protocol", "top", "show"), ("run",))
+    protocol = one_of("protocol", given.get("protocol", "retrieval"), OF_COLUMNS)
+    split = one_of("split", given.get("split", "test"), SPLITS)
+    asked = {key: value_of(key, given[key]) for key in ("top", "show") if key in given}
+    if asked and protocol != "zeroshot":
+        raise ValueError(f"{next(iter(asked))}= is for protocol=zeroshot; leave it out")
+    run.check_writable()
+    result = OF_COLUMNS[protocol](columns_with(run, given), split, **asked)
+    return _recorded(run, run.config().data.name, result)
+
+
+def columns_with(run: Run, given: Mapping[str, str]) -> EmbeddedColumns:
+    """The columns of a run's table, or of the one that this command names, to be embedded by the run's encoders."""
+    own = run.config().data
+    check_known(own, given, f"run={run.path}")
+    changed: dict[str, Any] = {key: given[f"data.{key}"] for key in ("root", "on_error") if f"data.{key}" in given}
+    encoders = load(run.path, encoder=given.get("encoder"))
+    assert isinstance(encoders, Encoders)
+    known = {column: encoders[column].side for column in encoders}
+    size = next((side.shape[1] for side in known.values() if side.kind == "image"), None)
+    changed |= {} if size is None else {"size": size}
+    samples = columns_of(dataclasses.replace(own, **changed))
+    for side in samples.sides:
+        was = known[side.name]
+        if (was.kind, was.shape) != (side.kind, side.shape):
+            raise ValueError(
+                f"{side.name} of {samples.name} holds {side.kind} of shape {side.shape}, and the run was trained on "
+                f"{was.kind} of shape {was.shape}; name the data of the run with data.root="
+            )
+    return EmbeddedColumns(encoders.to(device_of(given)), samples)
+
+
+def _of_images(overrides: Sequence[str], progress: bool) -> Result:
     fits = [*(protocol.fit for protocol in PROTOCOLS.values()), least_squares]
     options = {name for fit in fits for name in options_of(fit)} - {"encoder", "device"}
     known = ("run", "encoder", "protocol", "seed", "device", *baselines.WORDS, *DATA, *sorted(options))
@@ -138,14 +168,6 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | pair_
         about: dict[str, Any] = {"protocol": protocol, "device": device, "progress": progress}
         result = evaluate_encoder(subject.network(train), train, test, **about, **asked)
     return _recorded(run, data.name, result) if run else dataclasses.replace(result, of=str(baseline))
-
-
-def _is_paired(overrides: Sequence[str]) -> bool:
-    """Whether `run=` among these words names a run on pairs."""
-    name = next((word.partition("=")[2] for word in overrides if word.startswith("run=")), "")
-    with suppress(ValueError):  # a baseline, or no run: the caller says what is wrong
-        return bool(name) and Run.at(name).config().data.paired
-    return False
 
 
 def _recorded(run: Run, data: str, result: R) -> R:
@@ -185,7 +207,7 @@ def _domain(of: Subject, **asked: Any) -> Result:
 
 
 def _across(of: Subject, **asked: Any) -> Result:
-    images = images_of(of.data, _whole(of.data.name))
+    images = images_of(of.data, whole_split(of.data.name))
     asked |= {"names": images.classes, "domain_names": images.domain_names}
     return leave_one_domain_out(of.features(images), images.labels, images.domains, **asked)
 
@@ -205,44 +227,6 @@ def _corrupted(of: Subject, **asked: Any) -> Result:
 SPECIAL: dict[str, Callable[..., Result]] = {"domain": _domain, "across-domains": _across, "cifar10c": _corrupted}
 
 
-def _whole(name: str) -> str:
+def whole_split(name: str) -> str:
     """The split that is everything, where a data set comes undivided."""
     return "all" if "all" in find(name).splits else find(name).splits[0]
-
-
-def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> Path:
-    """`run=… data=…`: features of any data set or folder as a parquet file (index, image, label, domain, f0 … fD).
-
-    `split=` is all of a data set that comes undivided, else train, unless given; `corruption=` and `severity=` choose
-    from cifar10c. Of a run on pairs, `column=` is the side.
-    """
-    paired = _is_paired(overrides)
-    known = (*pair_use.WORDS, "column") if paired else ("run", "encoder", "split", "device", *CORRUPTION, *DATA)
-    given = words(overrides, known, ("run",))
-    path = files.writable("-o", output, (".parquet",))
-    device, run = device_of(given), Run.at(given["run"])
-    if paired:
-        check_trusted(run, run.config().data, given)
-        columns, features = pair_use.embed(run, given, device)
-    else:
-        columns, features = _embedded(run, given, device, progress)
-    columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
-    buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), buffer)
-    files.write(path, buffer.getvalue().to_pybytes())
-    return path
-
-
-def _embedded(run: Run, given: dict[str, str], device: str, progress: bool) -> tuple[dict[str, Any], Tensor]:
-    data = data_of(run, given)
-    more = {key: value_of(key, given[key]) for key in CORRUPTION if key in given}
-    images = images_of(data, given.get("split", _whole(data.name)), **more)
-    features = extract(load_encoder(run.path, encoder=given.get("encoder")), images, device=device, progress=progress)
-    columns: dict[str, Any] = {"index": list(range(len(images)))}
-    if images.places:
-        # undecodable bytes of a name are spelt out: parquet holds UTF-8 alone
-        columns["image"] = [place.encode("utf-8", "backslashreplace").decode() for place in images.places]
-    for name, values in (("label", images.labels), ("domain", images.domains)):
-        if values is not None:
-            columns[name] = values.numpy()
-    return columns, features
