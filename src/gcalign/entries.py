@@ -50,8 +50,8 @@ class Entries:
         """The keys of a queue as more columns."""
         if not isinstance(queue, Queue):
             raise TypeError(
-                f"queue is a {type(queue).__name__}; it must be a gcalign.Queue, which stores earlier embeddings (two for "
-                "gcalign.Symmetric); to pass embeddings as more negatives, use negatives="
+                f"queue is a {type(queue).__name__}; it must be a gcalign.Queue, which stores earlier embeddings (two "
+                "for gcalign.Symmetric); to pass embeddings as more negatives, use negatives="
             )
         if not len(queue):
             return self

@@ -2,8 +2,8 @@
 
 There is one loop, `iterate`. A *step* does one iteration: `LinearStep` multiplies by the stored K̂ and divides, four
 torch operations or six if a side is relaxed; it is for kernels whose scalings cannot leave the range of the dtype.
-`LogStep` works in log space, for any kernel and any penalty, and can be differentiated by autograd. `Stop` decides when the
-iterations have converged, and a `Mixing` (see `acceleration`) may choose the next v.
+`LogStep` works in log space, for any kernel and any penalty, and can be differentiated by autograd. `Stop` decides when
+the iterations have converged, and a `Mixing` (see `acceleration`) may choose the next v.
 """
 
 from __future__ import annotations
