@@ -20,14 +20,17 @@ import gcalign
 PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a module may import modules on earlier lines (and, in a folder, its own)
 STOREYS = [
-    ("errors", "transport.refusals"),
+    ("errors", "transport.validation", "transport.statistics"),
     ("kernels", "geometry", "batch", "transport", "transport.support", "transport.codes"),
-    ("metrics", "targets", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
-    ("sets", "transport.distributed", "transport.warm", "transport.problem", "plan"),
-    ("divergences", "queue", "transport.logarithmic", "transport.dykstra"),
-    ("objective", "multi", "transport.sinkhorn", "transport.implicit", "transport.whole"),
+    ("metrics", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
+    ("sets", "transport.distributed", "transport.warm", "transport.problem", "transport.solved", "plan"),
+    ("divergences", "queue", "transport.sinkhorn", "transport.dykstra"),
+    ("multi", "transport.implicit"),
     ("transport.gradients",),
-    ("transport.op",),
+    ("transport.dense",),
+    ("transport.operator",),
+    ("targets",),
+    ("objective", "entries"),
     ("alignment",),
     ("symmetric",),
     ("methods",),
@@ -293,6 +296,6 @@ print(len(modules), len(functions), len(types), crossings)
 """
     modules, functions, types, crossings = map(int, fresh(code).split())
     assert modules <= 15
-    assert functions <= 90
+    assert functions <= 115
     assert types <= 18
     assert crossings <= 100

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gcalign
-from gcalign.transport.acceleration import Accelerated
+from gcalign.transport.acceleration import Mixing
 
 
 def views(seed: int, n: int = 4, d: int = 3) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ def test_a_target_with_an_empty_row_is_refused_in_compiled_code_too():
 
 
 def test_an_error_that_falls_to_zero_and_rises_again_does_not_divide_by_it():
-    next_point, b, g = Accelerated(balanced=False), torch.zeros(3), torch.ones(3)
+    next_point, b, g = Mixing(balanced=False), torch.zeros(3), torch.ones(3)
     for error in (1.0, 0.0, 0.0, 1.0):
         found = next_point(b, g, error, None)
         assert torch.isfinite(found).all()

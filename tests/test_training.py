@@ -454,7 +454,7 @@ def test_wrong_labels_reach_the_target_alone_and_are_the_same_in_every_epoch(tmp
 
 
 def test_options_that_came_later_leave_the_names_of_older_runs_alone():
-    config = configured(["method=gca-uot", "data=cifar10", "seed=3"])
+    config = configured(["method=gca-uot", "method.eps=0.5", "data=cifar10", "seed=3"])
     assert config.hash == "76881cd35b"  # as it was before data.tail and target.noise
     assert not {"tail", "noise"} & {*config.identity["data"], *config.identity["target"]}
     for word in ("data.tail=10", "target.noise=0.4"):

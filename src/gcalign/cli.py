@@ -175,7 +175,7 @@ def _embed(parser: Parser) -> Run:
     example="gcalign export run=runs/gca-uot-scenes-1a2b3c4d5e format=onnx -o encoder",
 )
 def _export(parser: Parser) -> Run:
-    parser.takes("run=", "format=onnx|torch-export|safetensors", "encoder=")
+    parser.takes("run=", "format=onnx|torch-export|safetensors", "encoder=", "column=")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write, which must be new")
 
     def run(args: argparse.Namespace) -> None:

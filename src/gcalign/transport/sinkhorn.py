@@ -58,7 +58,7 @@ class Sweep(NamedTuple):
     after: Tensor  # [m]  the next v
 
 
-class Step(Protocol):
+class ScalingStep(Protocol):
     """One iteration of rows and columns."""
 
     start: Tensor  # [m]  the first v
@@ -76,7 +76,7 @@ class Step(Protocol):
 
 
 def iterate(
-    step: Step,
+    step: ScalingStep,
     stop: Callable[[int, Sweep, Sweep | None], bool],
     iterations: int,
     mix: Callable[[Sweep], Tensor] | None = None,
@@ -162,7 +162,7 @@ class Stop:
     """
 
     def __init__(
-        self, step: Step, target: Support | None, options: Options, tau: Exponents, *, patience: int, first: int = 1
+        self, step: ScalingStep, target: Support | None, options: Options, tau: Exponents, *, patience: int, first: int = 1
     ) -> None:
         self.step, self.target, self.patience = step, target, patience
         self.tol, self.most, self.last = options.tol, _largest_change(options.tol, tau), options.iterations
