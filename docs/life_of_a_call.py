@@ -34,7 +34,7 @@ TOP, LOW, TALL = 4.35, 0.85, 2.5
 FORWARD = (
     Box(0.1, TOP, 1.65, TALL, "embeddings", (), "$z_1, z_2$\n$[n, D]$\n\nnot normalised", GREY),
     Box(
-        2.2, TOP, 2.65, TALL, "problem", ("alignment", "batch", "kernels", "targets", "constraints", "problem"),
+        2.2, TOP, 2.65, TALL, "problem", ("objective", "alignment", "batch", "kernels", "targets", "constraints", "problem"),
         "$\\phi, \\psi$: unit rows\nlog K = $\\phi\\psi^T/\\varepsilon - 1/\\varepsilon$\n"
         "masses $\\mu$, $\\nu$; pairs of $T$", BLUE,
     ),
@@ -83,8 +83,8 @@ BACKWARD = (
 )  # fmt: skip
 # an operator, its module, the foot of its frame and of its name
 OPERATORS = (
-    ("gcalign::solve", "op", TOP - 0.25, TOP + TALL + 0.2),
-    ("gcalign::solve_backward", "op", LOW - 0.6, LOW - 0.4),
+    ("gcalign::solve", "operator", TOP - 0.25, TOP + TALL + 0.2),
+    ("gcalign::solve_backward", "operator", LOW - 0.6, LOW - 0.4),
 )
 
 

@@ -102,7 +102,7 @@ def test_the_picture_of_a_call_names_only_modules_that_it_meets(met, picture):
     named = {module for box in (*picture.FORWARD, *picture.BACKWARD) for module in box.modules}
     named |= {module for _, module, *_ in picture.OPERATORS}
     assert named <= short
-    assert short - named == {"distributed", "support"}  # they only carry
+    assert short - named == {"support"}  # they only carry
 
 
 def test_the_picture_of_a_call_is_drawn_the_same_each_time(tmp_path, picture):
@@ -273,7 +273,7 @@ def test_every_option_of_a_run_has_words():
 def test_the_picture_of_the_modules_has_every_import_or_implies_it():
     made = script("generate")
     graph = made.imports()
-    assert "transport.sinkhorn" in graph["transport.gradients"] | graph["transport.op"]
+    assert "transport.sinkhorn" in graph["transport.gradients"] | graph["transport.operator"]
     assert "alignment" in graph["methods"]
     drawn = made.needed(graph)
     reached: dict[str, set[str]] = {box: set() for box in graph}

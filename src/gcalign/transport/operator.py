@@ -44,12 +44,12 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
     if compiling:
         arguments = Arguments.of(call)
         outputs = torch.ops.gcalign.solve(*arguments)
-        vectors, outcome = Vectors(*outputs[: len(Vectors._fields)]), outputs[-1]
-        iterations, converged = outcome[0], outcome[1] > 0
+        vectors, solution = Vectors(*outputs[: len(Vectors._fields)]), outputs[-1]
+        iterations, converged = solution[0], solution[1] > 0
     else:
         try:
             outputs = _Solve.apply(call, *problem.kernel.tensors, problem.eps)  # type: ignore[no-untyped-call]
-            *tensors, eps, outcome = outputs
+            *tensors, eps, solution = outputs
             vectors = Vectors(*(*tensors, eps if call.eps_wanted else problem.eps))
         except RuntimeError as error:
             if "functorch transforms" not in str(error):
@@ -57,7 +57,7 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
             raise RuntimeError(
                 f"gradient={options.gradient!r} is for torch.autograd; with torch.func use gradient='unrolled'"
             ) from error
-        iterations, converged = outcome.iterations, outcome.converged
+        iterations, converged = solution.iterations, solution.converged
     return Plan.of(problem, vectors, iterations, converged).with_total(problem.total)
 
 
@@ -72,28 +72,28 @@ def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
     }  # fmt: skip
     if options.gradient == "envelope":  # refused without solving where it would be wrong
         choose(options, converged=True, **about)
-    _, _, outcome = _forward(_call(problem, options, reads)._replace(wanted=True))
-    choice, parts = choose(options, converged=outcome.converged, **about), []
-    if choice.mode == "implicit" and outcome.linear:
+    _, _, solution = _forward(_call(problem, options, reads)._replace(wanted=True))
+    choice, parts = choose(options, converged=solution.converged, **about), []
+    if choice.mode == "implicit" and solution.linear:
         one = problem.constrained == 1
         parts.append("in one step" if one else "by reversing its stored iterations, which is exact as well")
     if problem.constrained == 2:
-        parts.append(_how(options, outcome))
+        parts.append(_how(options, solution))
     if not travels(problem, reads):
         parts.append("under torch.compile, autograd follows the iterations, because a penalty or statistic is your own")
     return Choice(choice.mode, "; ".join([choice.reason, *parts]))
 
 
-def _how(options: Options, outcome: Outcome) -> str:
+def _how(options: Options, solution: Solution) -> str:
     """How the plan is solved, and why."""
-    if not outcome.recorded:
-        return f"{outcome.iterations} accelerated iterations, because only their fixed point counts"
+    if not solution.recorded:
+        return f"{solution.iterations} accelerated iterations, because only their fixed point counts"
     if not options.accelerated:
         why = "accelerate=False" if options.accelerate is False else "accelerate='auto' accelerates from 20 on"
         why = "tol=0" if options.tol == 0 else why
     else:
-        why = "acceleration did not converge" if outcome.iterations > outcome.recorded else "their path counts"
-    return f"{outcome.recorded} plain iterations ({why})"
+        why = "acceleration did not converge" if solution.iterations > solution.recorded else "their path counts"
+    return f"{solution.recorded} plain iterations ({why})"
 
 
 def _autograd_reason(problem: Problem, options: Options, reads: Reads, compiling: bool) -> str:
@@ -117,7 +117,7 @@ def travels(problem: Problem, reads: Reads) -> bool:
 # --- forward and backward -------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
+class Solution(NamedTuple):
     """What the solution was, as numbers."""
 
     iterations: int
@@ -187,7 +187,7 @@ def _with_number(call: Call) -> Problem:
     return replace(call.problem, eps_value=float(call.problem.eps))  # waits for the device
 
 
-def _forward(call: Call) -> tuple[Vectors, Saved | None, Outcome]:
+def _forward(call: Call) -> tuple[Vectors, Saved | None, Solution]:
     """What a divergence reads of the plan, and what the backward pass needs."""
     options, reads = call.options, call.reads
     with torch.no_grad():
@@ -216,21 +216,21 @@ def _forward(call: Call) -> tuple[Vectors, Saved | None, Outcome]:
                 s.a, s.b, s.log_rows, no_columns if s.log_columns is None else s.log_columns,
                 s.rows, s.columns, frame.alpha, frame.beta, kept,
             )  # fmt: skip
-    return vectors, saved, Outcome(s.iterations, s.converged, s.recorded, s.linear, plain, MODES.index(mode))
+    return vectors, saved, Solution(s.iterations, s.converged, s.recorded, s.linear, plain, MODES.index(mode))
 
 
 def _backward(
-    call: Call, outcome: Outcome, saved: Saved, adjoint: Adjoints, wanted: list[bool]
+    call: Call, solution: Solution, saved: Saved, adjoint: Adjoints, wanted: list[bool]
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """∂L/∂ε other than through the kernel, and the gradient in each tensor of the kernel."""
     with torch.no_grad(), torch.autocast(saved.a.device.type, enabled=False):
         problem = _with_number(call)
-        operator = _kernel_operator(call, Frame(saved.alpha, saved.beta, bool(outcome.plain)), saved.kept)
+        operator = _kernel_operator(call, Frame(saved.alpha, saved.beta, bool(solution.plain)), saved.kept)
         s = Scalings(
             saved.a, saved.b, saved.log_rows, None if problem.columns is None else saved.log_columns, saved.rows,
-            saved.columns, outcome.iterations, outcome.recorded, bool(outcome.converged), bool(outcome.linear),
+            saved.columns, solution.iterations, solution.recorded, bool(solution.converged), bool(solution.linear),
         )  # fmt: skip
-        mode = MODES[outcome.mode]
+        mode = MODES[solution.mode]
         return backward(operator, problem, call.reads, s, mode, adjoint, wanted, call.eps_wanted)
 
 
@@ -239,11 +239,11 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Any, ...]:
-        vectors, saved, outcome = _forward(call)
-        outputs = (*vectors[:-1], vectors.eps.clone() if call.eps_wanted else None, outcome)
+        vectors, saved, solution = _forward(call)
+        outputs = (*vectors[:-1], vectors.eps.clone() if call.eps_wanted else None, solution)
         if saved is None:
             return outputs
-        ctx.call, ctx.outcome = call, outcome
+        ctx.call, ctx.solution = call, solution
         # inputs, masses and target are saved so that torch notices a change in place between the two passes
         masses = [side.mass for side in (call.problem.rows, call.problem.columns) if side is not None]
         ctx.save_for_backward(*saved, *tensors, *masses, *call.problem.support.tensors)
@@ -259,7 +259,7 @@ class _Solve(torch.autograd.Function):
             )
         saved = Saved(*ctx.saved_tensors[: len(Saved._fields)])
         wanted = list(ctx.needs_input_grad[1:-1])
-        eps_grad, kernel_grads = _backward(call, ctx.outcome, saved, Adjoints(*grads[:-1]), wanted)
+        eps_grad, kernel_grads = _backward(call, ctx.solution, saved, Adjoints(*grads[:-1]), wanted)
         return None, *kernel_grads, eps_grad
 
 
@@ -479,17 +479,17 @@ def _split(values: Iterable[Any], *kinds: Any) -> list[Any]:
 _library = torch.library.Library("gcalign", "DEF")
 _library.define(
     f"solve({_schema(Arguments)}) -> "
-    f"({_schema(Vectors, 'read_', 'Tensor')}, {_schema(Saved, 'saved_')}, Tensor outcome)"
+    f"({_schema(Vectors, 'read_', 'Tensor')}, {_schema(Saved, 'saved_')}, Tensor solution)"
 )
 _library.define(
-    f"solve_backward(Tensor?[] adjoint, Tensor[] saved, Tensor outcome, bool[] wanted, {_schema(Arguments)}) -> "
+    f"solve_backward(Tensor?[] adjoint, Tensor[] saved, Tensor solution, bool[] wanted, {_schema(Arguments)}) -> "
     f"({', '.join(['Tensor'] * (len(_KERNEL) + 1))})"
 )
 
 
 def _solve(*args: Any) -> tuple[Tensor, ...]:
     call = Arguments(*args).call()
-    vectors, saved, outcome = _forward(call)
+    vectors, saved, solution = _forward(call)
     if call.options.check_finite:  # in eager code the criterion looks at its loss
         _check_values(call.problem, vectors.on_target.sum() + vectors.log_rows.sum())
     shapes = _empty(call)
@@ -497,7 +497,7 @@ def _solve(*args: Any) -> tuple[Tensor, ...]:
     outputs: list[Tensor] = [
         *vectors._replace(eps=vectors.eps.clone()),
         *fixed,
-        torch.tensor([int(x) for x in outcome]),
+        torch.tensor([int(x) for x in solution]),
     ]
     returned: set[int] = set()
     for k, x in enumerate(outputs):  # an operator must not return one tensor twice
@@ -521,7 +521,7 @@ def _solve_fake(*args: Any) -> tuple[Tensor, ...]:
     log_columns = new(m if problem.columns is not None or reads.columns else 0)
     terms = new(n, len(statistics_of(reads, target)))
     vectors = Vectors(on_target, new(n), log_columns, terms, new(n), new(m), new(()))
-    return *vectors, *_empty(call), torch.empty(len(Outcome._fields), dtype=torch.long, device="cpu")
+    return *vectors, *_empty(call), torch.empty(len(Solution._fields), dtype=torch.long, device="cpu")
 
 
 def _empty(call: Call) -> Saved:
@@ -539,9 +539,9 @@ def _empty(call: Call) -> Saved:
     )
 
 
-def _solve_backward(adjoint: Any, saved: Any, outcome: Tensor, wanted: list[bool], *rest: Any) -> tuple[Tensor, ...]:
+def _solve_backward(adjoint: Any, saved: Any, solution: Tensor, wanted: list[bool], *rest: Any) -> tuple[Tensor, ...]:
     arguments = Arguments(*rest)
-    numbers = Outcome(*outcome.tolist())  # on the CPU, so this is no wait
+    numbers = Solution(*solution.tolist())  # on the CPU, so this is no wait
     eps_grad, grads = _backward(arguments.call(), numbers, Saved(*saved), Adjoints(*adjoint), wanted)
     none = arguments.eps.new_empty(0)  # an operator gives tensors, so one without entries stands for none
     by_name = dict(zip(_kernel_names(arguments), grads, strict=True))
@@ -552,7 +552,7 @@ def _solve_backward(adjoint: Any, saved: Any, outcome: Tensor, wanted: list[bool
 
 
 def _solve_backward_fake(
-    adjoint: Any, saved: Any, outcome: Tensor, wanted: list[bool], *rest: Any
+    adjoint: Any, saved: Any, solution: Tensor, wanted: list[bool], *rest: Any
 ) -> tuple[Tensor, ...]:
     arguments = Arguments(*rest)
     needs = dict(zip(_kernel_names(arguments), wanted, strict=True))
@@ -570,20 +570,20 @@ def _kernel_names(arguments: Arguments) -> list[str]:
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     arguments = Arguments(*inputs)
-    _, saved, (outcome,) = _split(output, Vectors, Saved)
+    _, saved, (solution,) = _split(output, Vectors, Saved)
     tensors = {name: x for name, x in arguments._asdict().items() if isinstance(x, Tensor)}
     ctx.names, ctx.rest = list(tensors), {**arguments._asdict(), **dict.fromkeys(tensors)}
-    ctx.save_for_backward(*saved, outcome, *tensors.values())
+    ctx.save_for_backward(*saved, solution, *tensors.values())
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-    saved, (outcome, *tensors) = _split(ctx.saved_tensors, Saved)
+    saved, (solution, *tensors) = _split(ctx.saved_tensors, Saved)
     arguments = Arguments(**{**ctx.rest, **dict(zip(ctx.names, tensors, strict=True))})
     adjoint = list(grads[: len(Vectors._fields)])
     need = dict(zip(Arguments._fields, ctx.needs_input_grad, strict=True))
     wanted = [need[name] for name in _kernel_names(arguments)]
-    found = torch.ops.gcalign.solve_backward(adjoint, list(saved), outcome, wanted, *arguments)
+    found = torch.ops.gcalign.solve_backward(adjoint, list(saved), solution, wanted, *arguments)
     by_name = dict(zip((*_KERNEL, "eps"), found, strict=True))
     return tuple(by_name.get(name) if need[name] else None for name in Arguments._fields)
 

@@ -162,7 +162,14 @@ class Stop:
     """
 
     def __init__(
-        self, step: ScalingStep, target: Support | None, options: Options, tau: Exponents, *, patience: int, first: int = 1
+        self,
+        step: ScalingStep,
+        target: Support | None,
+        options: Options,
+        tau: Exponents,
+        *,
+        patience: int,
+        first: int = 1,
     ) -> None:
         self.step, self.target, self.patience = step, target, patience
         self.tol, self.most, self.last = options.tol, _largest_change(options.tol, tau), options.iterations
