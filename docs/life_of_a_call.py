@@ -34,7 +34,8 @@ TOP, LOW, TALL = 4.35, 0.85, 2.5
 FORWARD = (
     Box(0.1, TOP, 1.65, TALL, "embeddings", (), "$z_1, z_2$\n$[n, D]$\n\nnot normalised", GREY),
     Box(
-        2.2, TOP, 2.65, TALL, "problem", ("objective", "alignment", "batch", "kernels", "targets", "constraints", "problem"),
+        2.2, TOP, 2.65, TALL, "problem",
+        ("objective", "alignment", "batch", "kernels", "targets", "constraints", "problem"),
         "$\\phi, \\psi$: unit rows\nlog K = $\\phi\\psi^T/\\varepsilon - 1/\\varepsilon$\n"
         "masses $\\mu$, $\\nu$; pairs of $T$", BLUE,
     ),

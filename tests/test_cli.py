@@ -54,7 +54,10 @@ def test_version_is_the_installed_one(capsys):
         ("gcalign bench laun", ["launches"]),
         ("gcalign bench losses --rep", ["--repeats"]),
         ("gcalign train optimizer.n", ["optimizer.name="]),
-        ("gcalign train method=gca-", ["method=gca-ince", "method=gca-rince", "method=gca-uot"]),
+        (
+            "gcalign train method=gca-",
+            ["method=gca-ince", "method=gca-rince", "method=gca-uot", "method=gca-uot-published"],
+        ),
         ("gcalign reproduce table1 scale=", ["scale=paper", "scale=small", "scale=tiny"]),
         ("gcalign reproduce table1", ["table1"]),
         ("gcalign probe run=", ["run=runs/mine"]),
@@ -77,7 +80,7 @@ _gcalign
 echo "${{COMPREPLY[@]}}"
 """
     shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert shown.stdout.split() == ["gca-uot"]
+    assert shown.stdout.split() == ["gca-uot", "gca-uot-published"]
 
 
 HOSTILE = "x$(touch PWNED) `touch PWNED`;é"

@@ -160,7 +160,7 @@ def test_compiled_networks_train_as_others_do(tmp_path, capsys):
 
 
 def test_channels_last_changes_the_layout_alone(tmp_path):
-    words = ("model.encoder=resnet18", "epochs=1", *SGD)
+    words = ("model.encoder=resnet18", "method.eps=0.5", "epochs=1", *SGD)
     made = [train(config_for(tmp_path, *words, *more), images=pictures(), quiet=True)
             for more in ((), ("channels_last=true",))]  # fmt: skip
     for key, value in weights(made[0]).items():
@@ -206,7 +206,10 @@ def flat(values):
 def test_the_same_processes_on_other_machines_are_the_same_run():
     one, two = (configured(["batch_size=64", *words]) for words in (["devices=8"], ["devices=4", "nodes=2"]))
     assert one.folder == two.folder != configured(["batch_size=64"]).folder
-    assert configured(["method=gca-uot", "data=cifar10", "seed=3", "strategy=auto", "nodes=1"]).hash == "76881cd35b"
+    assert (
+        configured(["method=gca-uot", "method.eps=0.5", "data=cifar10", "seed=3", "strategy=auto", "nodes=1"]).hash
+        == "76881cd35b"
+    )
     for word in ("compile=true", "channels_last=true", "sync_batchnorm=true"):
         assert configured(["batch_size=64", "devices=8", word]).hash != one.hash
 

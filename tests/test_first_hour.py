@@ -156,7 +156,7 @@ def test_means_are_over_seeds_and_nothing_else(runs):
     rows = summary(str(runs))
     assert [(row["pairs"], row["seeds"]) for row in rows].count(("clean", 2)) == 1
     assert len(rows) == 3
-    assert {row["settings"] for row in rows if row["pairs"] == "clean"} == {"method.eps=0.5", "method.eps=0.2"}
+    assert {row["settings"] for row in rows if row["pairs"] == "clean"} == {"method.eps=0.1", "method.eps=0.2"}
 
 
 def test_a_named_run_is_found_by_its_name(runs):

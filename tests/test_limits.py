@@ -589,7 +589,7 @@ def test_numpy_scalars_are_numbers(batch):
         assert torch.equal(gcalign.method("gca-ince", eps=eps)(z1, z2), gcalign.method("gca-ince", eps=0.5)(z1, z2))
         criterion = gcalign.method("gca-uot", eps=eps, relax=(eps, eps), iterations=np.int64(7), tol=make(0.0))
         assert torch.equal(
-            criterion(z1, z2), gcalign.method("gca-uot", relax=(0.5, 0.5), iterations=7, tol=0.0)(z1, z2)
+            criterion(z1, z2), gcalign.method("gca-uot", eps=0.5, relax=(0.5, 0.5), iterations=7, tol=0.0)(z1, z2)
         )
     assert repr(gcalign.Capacity(np.float32(0.5))) == repr(gcalign.Capacity(0.5))
     assert repr(gcalign.Rows(np.float64(0.2))) == "Rows(penalty=0.2)"

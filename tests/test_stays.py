@@ -213,7 +213,7 @@ def test_the_card_has_data_method_results_and_limits(run, tmp_path, capsys):
         "## Use", "## Data", "## Method", "## Results", "## Limits",
     ]  # fmt: skip
     assert f"| knn | {100 * accuracy:.1f} % | test | 500 | 256 | 0 |" in card
-    for fact in ("scenes, 256 training images", "ince (eps=0.5)", "1 epochs", run.config().hash, "0.58, 0.58, 0.58"):
+    for fact in ("scenes, 256 training images", "ince (eps=0.1)", "1 epochs", run.config().hash, "0.58, 0.58, 0.58"):
         assert fact in card
     code = (
         re.search(r"```python\n(.*?)```", card, re.DOTALL)
