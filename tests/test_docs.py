@@ -25,7 +25,7 @@ from PIL import Image
 
 import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Rows, cli, methods
-from gcalign.lab.experiments import launch
+from gcalign.lab.experiments.engine import launch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -20,7 +20,7 @@ from torch import nn
 import gcalign
 from gcalign.cli import main
 from gcalign.lab import provenance
-from gcalign.lab.experiments import records
+from gcalign.lab.experiments.engine import records
 from gcalign.lab.training import container, use
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.runs import Run

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gcalign.lab.commands import Parser, Run, subcommands
-from gcalign.lab.experiments import suite
+from gcalign.lab.experiments.engine import experiment
 from gcalign.lab.training import keys
 
 _BASH = r"""_gcalign() {
@@ -57,7 +57,7 @@ def _candidates(whole: argparse.ArgumentParser, line: str) -> list[str]:
     found = options if parser._subparsers is None else [*subcommands(parser), *options]
     command = before[0] if before else ""
     if command == "reproduce" and len(before) == 1:
-        found = [*suite.names(), *found]
+        found = [*experiment.names(), *found]
     if any(action.dest == "overrides" for action in parser._actions):
         found += _words(parser.format_help(), command, word)
     return sorted({known for known in found if known.startswith(word)})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from gcalign.errors import did_you_mean
 from gcalign.lab.data.imagenet100 import WNIDS
+from gcalign.lab.words import path_of
 
 CIFAR10 = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())  # noqa: SIM905 - a list, but readable
 CIFAR100 = tuple(
@@ -53,6 +55,24 @@ class DataSet:
     share: float | None = None  # held out for testing where the data set comes undivided; None: it never does
 
 
+def local(root: str | Path | None) -> Path | None:
+    """Where local data sets are: `root`, else the folder that GCALIGN_DATA names.
+
+    A relative root that is not here may be in that folder.
+    """
+    folder = path_of(os.environ["GCALIGN_DATA"]) if os.environ.get("GCALIGN_DATA") else None
+    if root is None:
+        return folder
+    place = path_of(root)
+    return folder / place if folder and not place.exists() and (folder / place).exists() else place
+
+
+def table_in(root: str | Path | None, name: str) -> Path | None:
+    """A file in the folder of local data sets; None where it is not."""
+    folder = local(root)
+    return folder / name if folder is not None and (folder / name).is_file() else None
+
+
 def places(data_set: DataSet, root: Path | None, *others: str) -> list[Path]:
     """Folders that may hold a data set: by its name, the root itself, or within either as a clone of the hub has it."""
     if root is None:
@@ -97,6 +117,7 @@ _KNOWN = (
     DataSet("parquet", splits=OWN, share=0.3),
 )  # fmt: skip
 DATA_SETS = {data_set.name: data_set for data_set in _KNOWN}
+OF_USERS = ("folder", "parquet", "pairs")  # which data these are, their root says; the others are known by name
 
 
 def names() -> tuple[str, ...]:

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from gcalign.errors import one_of
 from gcalign.lab.data import shapes
+from gcalign.lab.data.catalogue import local
 from gcalign.lab.data.decode import decode, short_side, statistics
 from gcalign.lab.data.encoded import Encoded, some
 from gcalign.lab.data.pair_tables import opened
 from gcalign.lab.data.paired import KINDS, RULES, PairedData, PairedSide, coded, divided
 from gcalign.lab.data.sources import LARGEST, MEMORY
 from gcalign.lab.data.tables import Table
-from gcalign.lab.words import path_of
 
 NAMES = ("pairs", "shapes")
 USUAL = {"shapes": "image,caption"}  # columns, where a data set has its own
@@ -33,7 +33,7 @@ def table_of(name: str, root: str | Path | None, size: int | None = None) -> Tab
     one_of("data", name, NAMES)
     if name == "pairs" and root is None:
         raise ValueError("data=pairs needs data.root=, a .parquet, .csv, .jsonl or .npz file with a column a side")
-    return shapes.Shapes(size or shapes.SIZE) if name == "shapes" else opened(path_of(root or ""))
+    return shapes.Shapes(size or shapes.SIZE) if name == "shapes" else opened(local(root or "") or Path())
 
 
 def load_pairs(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gcalign.errors import count, one_of
 from gcalign.lab.data import files, stores
-from gcalign.lab.data.catalogue import DATA_SETS, WORDS, DataSet, Normalisation, find, names
+from gcalign.lab.data.catalogue import DATA_SETS, OF_USERS, WORDS, DataSet, Normalisation, find, local, names
 from gcalign.lab.data.decode import decode, report, short_side, statistics
 from gcalign.lab.data.encoded import Arrays, Encoded, Index, Records, some
 from gcalign.lab.data.images import Images, InMemory, OnDemand, Places
@@ -22,7 +22,6 @@ from gcalign.lab.data.splits import labels_of, strata, stratified, subset
 from gcalign.lab.data.stores import Found
 from gcalign.lab.limits import limit as allowed
 from gcalign.lab.limits import within
-from gcalign.lab.words import path_of
 
 __all__ = ["DATA_SETS", "DataSet", "labels_of", "load", "names", "register"]
 
@@ -85,7 +84,7 @@ def load(
         within("IMAGE_SIDE", count("size", size, "it is the side of the square images, 32 for CIFAR-10"), "size")
     if limit is not None:
         within("TABLE_ROWS", count("limit", limit, "leave it out to take every image"), "data.limit")
-    place = None if root is None else path_of(root)
+    place = _place(name, root)
     if name in MAKERS:
         return MAKERS[name](split, root=place, size=size, limit=limit, seed=seed)
     _check_exists(name, place)
@@ -167,7 +166,7 @@ def check_place(name: str, root: str | Path | None) -> None:
     """Refuse what `load` would refuse before it reads an image: no place for a user's own files, or one without any."""
     if name in MAKERS:
         return
-    place = None if root is None else path_of(root)
+    place = _place(name, root)
     _check_exists(name, place)
     if name in ("folder", "parquet"):
         found = _found(find(name), place)
@@ -175,6 +174,11 @@ def check_place(name: str, root: str | Path | None) -> None:
             raise ValueError(_absent(find(name), place))
         if name == "folder":  # a list of its files costs little
             Whole(find(name), found).part("train")
+
+
+def _place(name: str, root: str | Path | None) -> Path | None:
+    """Where local files are; a user's own are where they say."""
+    return None if root is None and name in OF_USERS else local(root)
 
 
 def _check_exists(name: str, place: Path | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from gcalign import methods
 from gcalign.errors import did_you_mean, one_of
+from gcalign.lab.data.catalogue import OF_USERS
 from gcalign.lab.data.pair_sources import NAMES as PAIRED
 from gcalign.lab.data.pair_sources import table_of
 from gcalign.lab.data.sources import check_place
@@ -181,6 +182,8 @@ class Config:
     def identity(self) -> dict[str, Any]:
         """What the weights depend on. Defaults of `_LATER` are left out, so that older runs keep their names."""
         found = {key: value for key, value in self.as_dict().items() if key not in _SHOWN}
+        if self.data.name not in OF_USERS:
+            found["data"]["root"] = None  # the name says which data it is, wherever it lies
         found["pairs"].pop("weights")  # what they are, wherever they are: their digest is in it
         found["devices"] *= found.pop("nodes")  # 2 × 4 processes are the same run as 8 on one machine
         for part, key, usual in _LATER:
