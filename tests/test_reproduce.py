@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,14 +16,21 @@ import types
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 from gcalign.cli import main
 from gcalign.lab import files, paper
+from gcalign.lab.data import catalogue
+from gcalign.lab.data.pair_sources import load_pairs
+from gcalign.lab.data.sources import load
 from gcalign.lab.evaluation import domain_probe, extract
 from gcalign.lab.experiments.engine import experiment, launch, measures, processes, records, search, subject
 from gcalign.lab.experiments.engine import jobs as engine_jobs
+from gcalign.lab.experiments.engine.claims import Results
 from gcalign.lab.experiments.engine.experiment import SCALES, TINY, Experiment, Job, Search, joined, named, names
 from gcalign.lab.experiments.engine.grid import EXTENDED
 from gcalign.lab.experiments.engine.jobs import Archive, command, config_of, do, finished, records_of, run_of
@@ -28,7 +38,7 @@ from gcalign.lab.experiments.paper.fig_ptgt import ALPHA_BETA
 from gcalign.lab.experiments.studies import labels, targets
 from gcalign.lab.models import encoder
 from gcalign.lab.paper import METHODS
-from gcalign.lab.training.config import Data
+from gcalign.lab.training.config import Data, configured
 from gcalign.lab.training.owner import BusyError, owned, owner_of
 from quick import WORDS, half_fail, quick
 
@@ -213,6 +223,56 @@ def test_a_run_is_measured_beside_the_weights_it_started_from_and_those_that_dom
     expected = domain_probe(features, domains, unseen=unseen, exact=True).accuracy
     assert found["domain-untrained"].value == pytest.approx(expected, abs=1e-12)
     assert len({found[name].value for name in job.measures if name.startswith("domain")}) == 3
+
+
+# where the data are
+
+
+@pytest.fixture
+def data_folder(tmp_path, monkeypatch):
+    """A folder of data sets that the environment names: CIFAR-10 of 20 images, and a table of pairs."""
+    images = [{"bytes": _png(k), "path": None} for k in range(20)]
+    for split in ("train", "test"):
+        place = tmp_path / "sets" / "cifar10" / f"{split}.parquet"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"img": images, "label": [k % 10 for k in range(20)]}), place)
+    (tmp_path / "sets" / "emoji").mkdir()
+    rows = {
+        "image": images,
+        "name_en": [f"name {k}" for k in range(20)],
+        "emoji": [chr(0x1F600 + k) for k in range(20)],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "sets" / "emoji" / "pairs.parquet")
+    monkeypatch.setenv("GCALIGN_DATA", str(tmp_path / "sets"))
+    return tmp_path / "sets"
+
+
+def _png(k: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (32, 32), (k, 2 * k, 3 * k)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_data_sets_are_found_by_name_in_the_configured_folder(data_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(load("cifar10", "train")) == 20
+    assert len(load("cifar10", "train", root=data_folder)) == 20
+    pairs = load_pairs("pairs", root="emoji/pairs.parquet", columns=("image", "name_en"))
+    assert len(pairs.groups) == 20
+    assert catalogue.table_in(None, "emoji/pairs.parquet") == data_folder / "emoji" / "pairs.parquet"
+    assert catalogue.table_in(None, "emoji/none.parquet") is None
+    with pytest.raises(ValueError, match=r"needs data\.root="):
+        load_pairs("pairs", columns=("image", "name_en"))  # a user's own data is where its user says
+    with pytest.raises(ValueError, match="root"):
+        load("folder", "train")
+
+
+def test_a_run_is_the_same_wherever_its_data_lie(tmp_path):
+    words = ("method=ince", "data=cifar10", "seed=3")
+    same = {configured((*words, *more)).hash for more in ((), ("data.root=a",), (f"data.root={tmp_path}",))}
+    assert len(same) == 1
+    own = ("method=ince", "data=parquet")  # which data these are, their root says
+    assert configured((*own, "data.root=a")).hash != configured((*own, "data.root=b")).hash
 
 
 # the search
@@ -597,3 +657,39 @@ def test_tiny_goes_all_the_way(name, place, monkeypatch):
     assert len(drawn) >= 3
     assert main(["reproduce", name, "scale=tiny", "redraw=true"]) == 0
     assert {path: path.read_bytes() for path in drawn} == drawn
+
+
+# an experiment of the user's own
+
+
+@pytest.fixture
+def batches(tmp_path, monkeypatch):
+    """The experiment of docs/add-your-own.md, in the current folder."""
+    page = (Path(__file__).parents[1] / "docs" / "add-your-own.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(\"\"\"Does .*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "batches.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("batches", None)
+
+
+def test_an_experiment_of_ones_own_is_named_by_its_module(batches, capsys):
+    assert main(["reproduce", "batches:EXPERIMENT", "dry=true"]) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2 * 2 * 2
+    assert "batches" not in names()
+    assert named("batches").claims[0].judged(Results("tiny", {})).word == "not measured"
+
+
+@pytest.mark.slow
+def test_an_experiment_of_ones_own_is_one_file(batches, capsys):
+    assert main(["reproduce", "batches:EXPERIMENT", "jobs=1", "runs=mine", "data.limit=64"]) == 0
+    assert "drawn: results/tiny/batches.png" in capsys.readouterr().out
+    found = records.read(Path("results/tiny/batches.jsonl"))
+    assert {(r.measure, r.labels["batch"]) for r in found} == {(m, n) for m in ("knn", "spread") for n in (32, 64)}
+    assert len(found) == 2 * 2 * 2 * 2
+    assert main(["claims", "results", "--scale", "tiny", "--experiment", "batches:EXPERIMENT", "--json", "-"]) == 0
+    judged = [c for c in json.loads(capsys.readouterr().out)["claims"] if c["section"] == "Batches"]
+    assert [c["label"] for c in judged] == ["batches of 32", "batches of 64"]
+    assert all((c["n"], c["verdict"]) != (None, "not measured") for c in judged)
+    assert main(["reproduce", "batches:EXPERIMENT", "redraw=true"]) == 0

@@ -90,7 +90,7 @@ def _demo(parser: Parser) -> Run:
 @command(
     "train",
     "pretrain an encoder; the same command continues an interrupted run",
-    example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
+    example="gcalign train method=gca-uot data=cifar10 data.root=data epochs=15 seed=0",
 )
 def _train(parser: Parser) -> Run:
     from gcalign.lab.training import keys  # as light as this module
@@ -204,7 +204,7 @@ command(
 @command(
     "reproduce",
     "run the experiments of a table or figure of the paper and draw it; the same command continues an interrupted run",
-    example="gcalign reproduce table1 scale=small data.root=../shared/data jobs=2",
+    example="gcalign reproduce table1 scale=small data.root=data jobs=2",
 )
 def _reproduce(parser: Parser) -> Run:
     from gcalign.lab.experiments.engine import experiment  # as light as this module

@@ -68,7 +68,7 @@ _LATER = (  # options that came after the first committed runs
 @dataclass
 class Data:
     name: str = MISSING  # from data=
-    root: str | None = None  # folder of local files; null takes the data set from the hub
+    root: str | None = None  # folder of local files; null is GCALIGN_DATA, or the hub
     size: int | None = None  # side of an image in pixels; null is the data set's own
     limit: int | None = None  # number of images, balanced over classes; scenes can make more than it has digits
     on_error: str = "skip"  # what to do with an image that cannot be read: skip or raise

@@ -189,6 +189,9 @@ def overridden(words: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...
 # --- where they are ------------------------------------------------------------------------------------------------
 
 
+_OWN: dict[str, Experiment] = {}
+
+
 @cache
 def _experiments() -> dict[str, Experiment]:
     """Those of every module in FOLDERS that has EXPERIMENTS."""
@@ -213,13 +216,17 @@ def names() -> tuple[str, ...]:
 
 
 def named(name: str) -> Experiment:
-    """The experiment of this name; `module:EXPERIMENT` is one of the user's own."""
+    """The experiment of this name; `module:EXPERIMENT` is one of the user's own, which then is known by its name."""
     if ":" not in name:
-        return _experiments()[one_of("experiment", name, _experiments())]
-    found = imported("experiment", name, "it must be an Experiment of a module that Python finds here")
-    if not isinstance(found, Experiment):
-        raise TypeError(f"experiment={name!r} is a {type(found).__name__}; it must be a gcalign.lab Experiment")
-    return found
+        known = _experiments() | _OWN
+        return known[one_of("experiment", name, known)]
+    own = imported("experiment", name, "it must be an Experiment of a module that Python finds here")
+    if not isinstance(own, Experiment):
+        raise TypeError(f"experiment={name!r} is a {type(own).__name__}; it must be a gcalign.lab Experiment")
+    if own.name in _experiments():
+        raise ValueError(f"experiment={name!r} is called {own.name!r}, as one of gcalign's; give it another name")
+    _OWN[own.name] = own
+    return own
 
 
 def every_claim() -> list[EmpiricalClaim]:
