@@ -11,8 +11,7 @@ from gcalign import cli
 from gcalign.lab import paper
 from gcalign.lab.experiments.engine import claims, ledger, records
 from gcalign.lab.experiments.engine.claims import Judgement, Results
-from gcalign.lab.experiments.engine.experiment import every_claim
-from gcalign.lab.experiments.engine.grid import EXTREME
+from gcalign.lab.experiments.engine.experiment import EXTREME, every_claim
 from gcalign.lab.experiments.engine.records import Record
 from gcalign.lab.experiments.engine.statistics import Estimate, contrast, simultaneous
 from gcalign.lab.experiments.paper import printed

@@ -10,7 +10,7 @@ import torch
 from gcalign.lab.data import sources
 from gcalign.lab.data.catalogue import find
 from gcalign.lab.data.images import InMemory
-from gcalign.lab.experiments.engine import search, subject
+from gcalign.lab.experiments.engine import measures, search
 from gcalign.lab.experiments.engine.experiment import joined, named, names
 from gcalign.lab.experiments.engine.jobs import config_of, do, records_of, run_of
 from gcalign.lab.models import encoder
@@ -57,11 +57,11 @@ def stand_ins(monkeypatch):
 
         return make
 
-    subject._loaded.cache_clear()
+    measures._loaded.cache_clear()
     for name in SIZES:
         monkeypatch.setitem(sources.MAKERS, name, made(name))
     yield
-    subject._loaded.cache_clear()
+    measures._loaded.cache_clear()
 
 
 def jobs_of(name):

@@ -28,11 +28,20 @@ from gcalign.lab.data import catalogue
 from gcalign.lab.data.pair_sources import load_pairs
 from gcalign.lab.data.sources import load
 from gcalign.lab.evaluation import domain_probe, extract
-from gcalign.lab.experiments.engine import experiment, launch, measures, processes, records, search, subject
+from gcalign.lab.experiments.engine import experiment, launch, measures, processes, records, search
 from gcalign.lab.experiments.engine import jobs as engine_jobs
 from gcalign.lab.experiments.engine.claims import Results
-from gcalign.lab.experiments.engine.experiment import SCALES, TINY, Experiment, Job, Search, joined, named, names
-from gcalign.lab.experiments.engine.grid import EXTENDED
+from gcalign.lab.experiments.engine.experiment import (
+    EXTENDED,
+    SCALES,
+    TINY,
+    Experiment,
+    Job,
+    Search,
+    joined,
+    named,
+    names,
+)
 from gcalign.lab.experiments.engine.jobs import Archive, command, config_of, do, finished, records_of, run_of
 from gcalign.lab.experiments.paper.fig_ptgt import ALPHA_BETA
 from gcalign.lab.experiments.studies import labels, targets
@@ -215,7 +224,7 @@ def test_a_run_is_measured_beside_the_weights_it_started_from_and_those_that_dom
     assert set(found) == set(job.measures)
     assert (found["domain"].about["batch_size"], found["domain"].about["domains"]) == (32, 4)
     config = config_of(job, str(tmp_path))
-    whole = [subject.loaded(Data(name="scenes"), split) for split in ("train", "test")]
+    whole = [measures.loaded(Data(name="scenes"), split) for split in ("train", "test")]
     body = encoder("small", shape=whole[0].shape, width=0.25, seed=3).eval()
     features = torch.cat([extract(body, images) for images in whole])
     domains, unseen = torch.cat([i.domains for i in whole]), torch.arange(len(features)) >= len(whole[0])
@@ -359,8 +368,8 @@ def test_what_a_result_file_has_is_not_done_again_where_the_runs_are_gone(tmp_pa
 
 def test_the_search_never_looks_at_test_images(tmp_path, monkeypatch):
     seen = []
-    load = subject._loaded.__wrapped__
-    monkeypatch.setattr(subject, "_loaded", lambda data, split: (seen.append(split), load(data, split))[1])
+    load = measures._loaded.__wrapped__
+    monkeypatch.setattr(measures, "_loaded", lambda data, split: (seen.append(split), load(data, split))[1])
     job = quick(measures=("validation",))
     assert do(job, TINY, str(tmp_path))
     (record,) = records_of("search", job, TINY, str(tmp_path))
@@ -396,11 +405,11 @@ def test_a_measurement_is_kept_under_what_it_depends_on():
 def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():
     data = tuple(dataclasses.asdict(Data(name="scenes")).items())
     assert TINY.corrupted
-    pool = subject._pool(data, TINY.corrupted)
-    assert len(pool.images) == len(pool.cell) == TINY.corrupted * len(subject.cells())
-    assert pool.images.labels.equal(subject._loaded(data, "test").labels[: len(pool.cell)])
+    pool = measures._pool(data, TINY.corrupted)
+    assert len(pool.images) == len(pool.cell) == TINY.corrupted * len(measures.cells())
+    assert pool.images.labels.equal(measures._loaded(data, "test").labels[: len(pool.cell)])
     with pytest.raises(ValueError, match="more than the 500 of scenes; take at most 5"):
-        subject._pool(data, 6)
+        measures._pool(data, 6)
 
 
 def test_two_processes_do_not_train_one_run_at_once(tmp_path):

@@ -9,10 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gcalign.errors import one_of
-from gcalign.lab.experiments.engine import records, search
+from gcalign.lab.experiments.engine import records
 from gcalign.lab.experiments.engine.experiment import SCALES, Experiment, every_claim, named
-from gcalign.lab.experiments.engine.statistics import LEVEL, Estimate, contrast, estimates, holm, mean_of, simultaneous
-from gcalign.lab.experiments.engine.tables import points
+from gcalign.lab.experiments.engine.statistics import (
+    LEVEL,
+    Estimate,
+    contrast,
+    estimates,
+    holm,
+    mean_of,
+    points,
+    simultaneous,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -274,9 +282,9 @@ class Contrast:
 def planned_seeds(experiment: str, scale: str) -> list[int]:
     """Those that the plan has at this scale."""
     planned = named(experiment)
-    at = planned.at(scale)
     assert planned.jobs is not None
-    return [*dict.fromkeys(job.seed for job in planned.jobs(at, search.first(planned.searched, at.search)))]
+    jobs = planned.jobs(planned.at(scale), dict.fromkeys(planned.searched, ()))
+    return [*dict.fromkeys(job.seed for job in jobs)]
 
 
 def only_planned(

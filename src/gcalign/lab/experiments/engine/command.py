@@ -9,8 +9,7 @@ from pathlib import Path
 
 from gcalign.errors import count, one_of
 from gcalign.lab.experiments.engine import processes, records, search
-from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, named
-from gcalign.lab.experiments.engine.grid import data_name
+from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, data_name, named
 from gcalign.lab.experiments.engine.jobs import Archive, command, config_of
 from gcalign.lab.experiments.engine.progress import called
 from gcalign.lab.experiments.engine.records import Record
@@ -169,7 +168,7 @@ def _check_data(request: Reproduction) -> None:
 
 
 def _read(request: Reproduction, job: Job) -> None:
-    from gcalign.lab.experiments.engine.subject import loaded
+    from gcalign.lab.experiments.engine.measures import loaded
     from gcalign.lab.training.pair_runs import pairs_of
 
     try:

@@ -59,8 +59,7 @@ def finished(job: Job, scale: Scale, runs: str) -> bool:
 
 def do(job: Job, scale: Scale, runs: str) -> bool:
     """Train and measure; False if another process is at it."""
-    from gcalign.lab.experiments.engine.measures import measure
-    from gcalign.lab.experiments.engine.subject import loaded
+    from gcalign.lab.experiments.engine.measures import loaded, measure
     from gcalign.lab.training.owner import BusyError, owned
     from gcalign.lab.training.train import train
 

@@ -145,3 +145,19 @@ def holm(ps: Sequence[float]) -> list[float]:
 def simultaneous(m: int, level: float = LEVEL) -> float:
     """The level of each of m intervals that are right together with probability `level` (Bonferroni)."""
     return 1 - (1 - level) / max(m, 1)
+
+
+# --- as text --------------------------------------------------------------------------------------------------------
+
+
+def signed(x: float, digits: int = 2) -> str:
+    """+1.01 or −0.5, with a minus sign that is no hyphen."""
+    return f"{x:+.{digits}f}".replace("-", "−")
+
+
+def points(e: Estimate, unit: float = 100, digits: int = 2) -> str:
+    """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
+    if not e.df:
+        return signed(unit * e.mean, digits)
+    low, high = e.interval()
+    return f"{signed(unit * e.mean, digits)} [{signed(unit * low, digits)}, {signed(unit * high, digits)}]"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gcalign.lab import files
-from gcalign.lab.experiments.engine.statistics import Estimate
+from gcalign.lab.experiments.engine.statistics import Estimate, points
 from gcalign.lab.paper import METHODS, NAMES
 
 if TYPE_CHECKING:
@@ -108,19 +108,6 @@ def percent(e: Estimate | None, digits: int = 2) -> str:
         return NOTHING
     wide = f" ± {100 * e.std:.{digits}f}" if e.df else ""
     return f"{100 * e.mean:.{digits}f}{wide}"
-
-
-def signed(x: float, digits: int = 2) -> str:
-    """+1.01 or −0.5, with a minus sign that is no hyphen."""
-    return f"{x:+.{digits}f}".replace("-", "−")
-
-
-def points(e: Estimate, unit: float = 100, digits: int = 2) -> str:
-    """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
-    if not e.df:
-        return signed(unit * e.mean, digits)
-    low, high = e.interval()
-    return f"{signed(unit * e.mean, digits)} [{signed(unit * low, digits)}, {signed(unit * high, digits)}]"
 
 
 def gap(e: Estimate | None) -> str:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from gcalign.lab import paper
 from gcalign.lab.experiments.engine.claims import ALPHA, EmpiricalClaim, Judgement, Results, Word
-from gcalign.lab.experiments.engine.experiment import Draw
-from gcalign.lab.experiments.engine.grid import EXTREME, VIEWS
+from gcalign.lab.experiments.engine.experiment import EXTREME, VIEWS, Draw
 from gcalign.lab.experiments.engine.records import by_seed, probe, values
 from gcalign.lab.experiments.engine.statistics import (
     Estimate,

@@ -22,8 +22,7 @@ from gcalign.lab.experiments.engine.drawing import (
     ordered,
     page,
 )
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid, views
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, views
 from gcalign.lab.experiments.engine.records import by_seed
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates
 from gcalign.lab.experiments.paper import QUALITY

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Judgement, Results
 from gcalign.lab.experiments.engine.drawing import DOUBLE, look, ordered, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
 from gcalign.lab.experiments.engine.records import Record, by_seed
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.experiments.paper import PLANS
@@ -21,7 +20,7 @@ from gcalign.lab.paper import NAMES
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gcalign.lab.experiments.engine.subject import MeasuredRun
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
 
 EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0)
 METHODS = ("ince", "gca-uot")

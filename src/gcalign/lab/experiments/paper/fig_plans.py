@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import ALPHA, EmpiricalClaim, Judgement, Results, Word
 from gcalign.lab.experiments.engine.drawing import DOUBLE, letter, look, ordered, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
 from gcalign.lab.experiments.engine.statistics import contrast, estimates, holm
 from gcalign.lab.experiments.paper import PLANS
 from gcalign.lab.experiments.paper.plans import matrices, measured_plan, recorded

@@ -14,8 +14,7 @@ from gcalign.lab import paper
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import ABOVE, NOT_WORSE, Bounds, EmpiricalClaim, Judgement, Results, compared
 from gcalign.lab.experiments.engine.drawing import CLASS, DOMAIN, DOUBLE, STD, letter, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import DOMAINS, target_weights
+from gcalign.lab.experiments.engine.experiment import DOMAINS, Chosen, Experiment, Job, Scale, target_weights
 from gcalign.lab.experiments.engine.records import by_seed
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.experiments.paper import TARGET

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import ALPHA, EmpiricalClaim, Judgement, Results, Word
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, Look, letter, look, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid, options, seed_by_seed, views
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, options, seed_by_seed, views
 from gcalign.lab.experiments.engine.records import by_seed, probe, series, values
 from gcalign.lab.experiments.engine.statistics import Estimate, contrast, estimates, holm
-from gcalign.lab.experiments.engine.tables import points as in_points
+from gcalign.lab.experiments.engine.statistics import points as in_points
 from gcalign.lab.experiments.paper import ITERATIONS
 
 if TYPE_CHECKING:

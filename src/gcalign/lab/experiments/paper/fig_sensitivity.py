@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import NOT_WORSE, EmpiricalClaim, Judgement, Results, compared
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid, options
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, options
 from gcalign.lab.experiments.engine.records import Record, by_seed, probe
 from gcalign.lab.experiments.paper import ITERATIONS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gcalign.lab.experiments.engine.subject import MeasuredRun
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
 
 COUNTS = (1, 2, 3, 5, 10, 20)  # of iterations
 EPSILONS = (0.05, 0.1, 0.2, 0.5, 1.0)

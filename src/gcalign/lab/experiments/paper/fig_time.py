@@ -28,11 +28,9 @@ from gcalign.lab.experiments.engine.claims import (
     compared,
 )
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, Look, letter, look, ordered, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, joined
-from gcalign.lab.experiments.engine.grid import grid, options
+from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, grid, joined, options
 from gcalign.lab.experiments.engine.records import Record, by_seed, having
-from gcalign.lab.experiments.engine.statistics import Estimate, estimates
-from gcalign.lab.experiments.engine.tables import signed
+from gcalign.lab.experiments.engine.statistics import Estimate, estimates, signed
 from gcalign.lab.experiments.paper import COST
 from gcalign.lab.paper import NAMES, PAIRS
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Judgement, Results
 from gcalign.lab.experiments.engine.experiment import Computing, Experiment
 from gcalign.lab.experiments.engine.records import Record, by_seed, series
-from gcalign.lab.experiments.engine.statistics import estimates
-from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, signed
+from gcalign.lab.experiments.engine.statistics import estimates, signed
+from gcalign.lab.experiments.engine.tables import NOTHING, Sheet
 from gcalign.lab.experiments.paper import COST
 from gcalign.lab.paper import METHODS, MFLOPS, NAMES
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gcalign.lab.data.images import Images
-    from gcalign.lab.experiments.engine.subject import MeasuredRun
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
 
 PER_CLASS = 10  # images of each class in a plan
 FORWARD = 5  # iterations of the plans that are drawn, as in fig:diagnolline and fig:epsilon_study

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from gcalign.lab import paper
 from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Judgement, Results, Word
-from gcalign.lab.experiments.engine.statistics import Estimate
-from gcalign.lab.experiments.engine.tables import signed
+from gcalign.lab.experiments.engine.statistics import Estimate, signed
 from gcalign.lab.experiments.paper import PRINTED
 from gcalign.lab.experiments.paper.columns import CIFAR10, CIFAR10C, CIFAR100, NEW_COMBINE, Column
 from gcalign.lab.paper import METHODS, NAMES, PAIRS

@@ -12,10 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gcalign.lab.experiments.engine.claims import ABOVE, BELOW, Bounds, EmpiricalClaim, Judgement, Results, compared
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid, seed_by_seed, views
-from gcalign.lab.experiments.engine.statistics import mean_of
-from gcalign.lab.experiments.engine.tables import points, signed
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, seed_by_seed, views
+from gcalign.lab.experiments.engine.statistics import mean_of, points, signed
 from gcalign.lab.experiments.paper import ACCURACY, VIEWS
 from gcalign.lab.experiments.paper.columns import CORRUPTED, NEW_COMBINE, claims_best, comparison, standing_in
 from gcalign.lab.paper import DELTAS, METHODS, NAMES, PAIRS

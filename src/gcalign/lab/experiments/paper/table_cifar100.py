@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid, views
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, views
 from gcalign.lab.experiments.paper.columns import CIFAR100, claims_best, comparison
 from gcalign.lab.paper import METHODS
 

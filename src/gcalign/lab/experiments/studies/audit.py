@@ -18,8 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, joined, value_of
-from gcalign.lab.experiments.engine.grid import data_name
+from gcalign.lab.experiments.engine.experiment import (
+    Chosen,
+    Computing,
+    Experiment,
+    Job,
+    Scale,
+    data_name,
+    joined,
+    value_of,
+)
 from gcalign.lab.experiments.engine.records import Record, seeds
 from gcalign.lab.experiments.engine.tables import Sheet, marked
 
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gcalign.lab.audit.cells import Clean
-    from gcalign.lab.experiments.engine.subject import MeasuredRun
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
 
 NAME = "table-audit"
 SHARES = (0.05, 0.1, 0.3, 0.5)

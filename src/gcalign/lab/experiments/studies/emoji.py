@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search
-from gcalign.lab.experiments.engine.grid import grid, noises
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
 from gcalign.lab.experiments.engine.records import Record, by_seed, having, seeds, values
 from gcalign.lab.experiments.engine.statistics import Estimate, difference, estimates, holm, row
 from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, listed, percent
@@ -26,7 +25,7 @@ from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, listed, percen
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gcalign.lab.experiments.engine.subject import MeasuredRun
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
 
 NAMES = {"clip": "INCE (CLIP)", "gca-ince": "GCA-INCE", "gca-uot": "GCA-UOT"}
 COMPARED = tuple(NAMES)

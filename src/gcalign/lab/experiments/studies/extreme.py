@@ -17,8 +17,17 @@ from typing import TYPE_CHECKING, Any
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import OURS, Contrast, EmpiricalClaim, Family
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, letter, look, ordered, page, part
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search
-from gcalign.lab.experiments.engine.grid import EXTENDED, EXTREME, grid, views
+from gcalign.lab.experiments.engine.experiment import (
+    EXTENDED,
+    EXTREME,
+    Chosen,
+    Experiment,
+    Job,
+    Scale,
+    Search,
+    grid,
+    views,
+)
 from gcalign.lab.experiments.engine.records import by_seed
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.paper import NAMES

@@ -16,8 +16,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, joined, value_of
-from gcalign.lab.experiments.engine.grid import data_name
+from gcalign.lab.experiments.engine.experiment import (
+    Chosen,
+    Computing,
+    Experiment,
+    Job,
+    Scale,
+    data_name,
+    joined,
+    value_of,
+)
 from gcalign.lab.experiments.engine.records import Record, by_seed, having
 from gcalign.lab.experiments.engine.statistics import difference, estimates, row
 from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, gap, percent
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
 
     from gcalign.auditing.result import Audit
     from gcalign.lab.audit.emoji import Emoji
-    from gcalign.lab.experiments.engine.subject import MeasuredRun
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
     from gcalign.lab.training.runs import Run
 
 NAME = "table-feedback"

@@ -23,8 +23,7 @@ from gcalign.lab.experiments.engine.claims import (
     compared,
     only_planned,
 )
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
 from gcalign.lab.experiments.engine.records import by_seed, having, probe, seeds
 from gcalign.lab.experiments.engine.statistics import difference, estimates, row
 from gcalign.lab.experiments.engine.tables import Sheet, gap, listed, percent, settings

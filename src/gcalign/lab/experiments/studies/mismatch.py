@@ -35,11 +35,9 @@ from gcalign.lab.experiments.engine.claims import (
     only_planned,
 )
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, ordered, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search
-from gcalign.lab.experiments.engine.grid import grid, noises
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
 from gcalign.lab.experiments.engine.records import Record, by_seed, having, probe, values
-from gcalign.lab.experiments.engine.statistics import contrast, estimates, holm
-from gcalign.lab.experiments.engine.tables import points
+from gcalign.lab.experiments.engine.statistics import contrast, estimates, holm, points
 from gcalign.lab.experiments.paper import VIEWS
 from gcalign.lab.paper import METHODS, NAMES
 
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from gcalign.lab.experiments.engine.subject import MeasuredRun
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
 
 COMPARED = ("ince", "rince", "gca-ince", "gca-uot", "iot")
 MOST = 0.6  # the largest share of mismatched pairs

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import ABOVE, BELOW, Contrast, EmpiricalClaim
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, letter, look, page, part
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import EXTENDED, grid, options, seed_by_seed
+from gcalign.lab.experiments.engine.experiment import (
+    EXTENDED,
+    Chosen,
+    Experiment,
+    Job,
+    Scale,
+    grid,
+    options,
+    seed_by_seed,
+)
 from gcalign.lab.experiments.engine.records import by_seed
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.experiments.paper import ACCURACY, QUALITY

@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import grid
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
 from gcalign.lab.experiments.engine.records import having, seeds, values
-from gcalign.lab.experiments.engine.statistics import Estimate
-from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, listed, settings, signed
+from gcalign.lab.experiments.engine.statistics import Estimate, signed
+from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, listed, settings
 from gcalign.lab.experiments.studies import extreme
 from gcalign.lab.paper import METHODS, NAMES
 

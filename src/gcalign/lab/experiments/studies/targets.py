@@ -31,11 +31,17 @@ from gcalign.lab.experiments.engine.claims import (
     only_planned,
 )
 from gcalign.lab.experiments.engine.drawing import CLASS, DOMAIN, DOUBLE, INK, Look, letter, marks, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale
-from gcalign.lab.experiments.engine.grid import DOMAINS, seed_by_seed, target_weights
+from gcalign.lab.experiments.engine.experiment import (
+    DOMAINS,
+    Chosen,
+    Experiment,
+    Job,
+    Scale,
+    seed_by_seed,
+    target_weights,
+)
 from gcalign.lab.experiments.engine.records import by_seed, series, values
-from gcalign.lab.experiments.engine.statistics import Estimate, contrast, estimates, holm
-from gcalign.lab.experiments.engine.tables import points
+from gcalign.lab.experiments.engine.statistics import Estimate, contrast, estimates, holm, points
 
 if TYPE_CHECKING:
     import pandas as pd
