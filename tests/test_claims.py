@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -81,13 +82,13 @@ def test_without_result_files_every_claim_names_the_command_that_measures_it():
         found = claim.judged(Results("small", {}))
         if claim.family.kind != "printed":
             assert found.word == "not measured", claim.label
-            assert found.found.startswith("`gcalign reproduce ")
-            assert found.found.endswith(" scale=small`")
+            assert found.result.startswith("`gcalign reproduce ")
+            assert found.result.endswith(" scale=small`")
 
 
 def test_a_column_this_scale_has_no_runs_of_is_not_measured():
     found = verdict("Δ GCA-INCE, SVHN", results("table1", table(ince=NEAR, gca_ince=NEAR)))
-    assert (found.word, found.found) == ("not measured", "`gcalign reproduce table1 scale=paper`")
+    assert (found.word, found.result) == ("not measured", "`gcalign reproduce table1 scale=paper`")
 
 
 def test_labels_are_unique_and_each_delta_is_there():
@@ -105,7 +106,7 @@ def test_best_needs_to_beat_every_other_method():
     unclear = table(ince=NEAR, rince=(0.59, 0.61, 0.60), gca_uot=(0.6, 0.611, 0.62))
     found = verdict("GCA-UOT best", results("table1", unclear))
     assert found.word == "not shown"
-    assert "highest mean in 1 of 1 columns (CIFAR-10); better than every other method in 0" in found.found
+    assert "highest mean in 1 of 1 columns (CIFAR-10); better than every other method in 0" in found.result
 
 
 def test_best_fails_only_where_a_loss_stands_among_all_comparisons():
@@ -117,7 +118,7 @@ def test_best_fails_only_where_a_loss_stands_among_all_comparisons():
         return verdict("GCA-UOT best", results("table1", table(rince=rival, gca_uot=uot)))
 
     assert against(0.05, 0.001).word == "failed"
-    assert "beaten" in against(0.05, 0.001).found
+    assert "beaten" in against(0.05, 0.001).result
     assert against(0.05, 0.06).word == "not shown"
 
 
@@ -166,7 +167,7 @@ def test_lower_alignment_is_better():
     label = "alignment GCA-INCE, clean"
     assert verdict(label, measured((0.25, 0.26, 0.271))).word == "held"
     assert verdict(label, measured((0.35, 0.36, 0.371))).word == "failed"
-    assert "mean of 2 settings" in verdict(label, measured((0.25, 0.26, 0.271))).found
+    assert "mean of 2 settings" in verdict(label, measured((0.25, 0.26, 0.271))).result
     assert verdict("alignment GCA-INCE, corrupted", measured((0.25, 0.26, 0.27))).word == "not measured"
 
 
@@ -189,8 +190,8 @@ def test_at_the_same_eps_a_difference_is_averaged_over_its_values(measure, label
     up, down = ("failed", "held") if lower else ("held", "failed")
     found = verdict(f"{label} GCA-INCE, same ε", measured(0.05, 0.01))
     assert (found.word, found.n) == (up, 3)
-    assert found.found.startswith("+0.030 [" if lower else "+3.03 [")
-    assert found.found.endswith(", mean of 2 values of ε")
+    assert found.result.startswith("+0.030 [" if lower else "+3.03 [")
+    assert found.result.endswith(", mean of 2 values of ε")
     assert verdict(f"{label} GCA-INCE, same ε", measured(-0.05, -0.01)).word == down
     assert verdict(f"{label} GCA-RINCE, same ε", measured(0.05, 0.01)).word == "not measured"
 
@@ -211,8 +212,8 @@ def ptgt(measure, none, most):
 def test_domain_accuracy_with_the_most_weight_is_compared_with_none():
     found = verdict("domain accuracy", results("fig-ptgt", ptgt("domain", (0.7, 0.71, 0.72), (0.9, 0.91, 0.921))))
     assert found.word == "held"
-    assert "71.0 % with pairs alone, 91.0 % at α = 1: +20.0" in found.found
-    assert found.found.endswith("50.0 % at β = 0.25")
+    assert "71.0 % with pairs alone, 91.0 % at α = 1: +20.0" in found.result
+    assert found.result.endswith("50.0 % at β = 0.25")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_noise_is_judged_at_its_largest_share():
     ]
     found = verdict("GCA-UOT, mismatched pairs", results("fig-noise", values))
     assert found.word == "held"
-    assert "60 % of the pairs" in found.found
+    assert "60 % of the pairs" in found.result
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_which_is_faster_is_decided_by_the_loss_alone(uot, word):
     found = verdict("run time GCA-UOT, INCE", results("fig-time", values))
     assert (found.word, found.n, found.of) == (word, 3, "rounds")
     ratio = math.exp(sum(math.log(a / b) for a, b in zip(uot, loss["ince"], strict=True)) / 3) - 1
-    assert f"takes {100 * ratio:+.1f} [".replace("-", "−") in found.found
+    assert f"takes {100 * ratio:+.1f} [".replace("-", "−") in found.result
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_few_iterations_are_compared_with_the_most():
     values.append(Record("fig-sensitivity", "small", "linear-fast", 0.1, {"varied": "eps", "eps": 0.5}, 0))
     found = verdict("fewer than ten", results("fig-sensitivity", values))
     assert found.word == "held"
-    assert "with 5 iterations less that with 20" in found.found
+    assert "with 5 iterations less that with 20" in found.result
 
 
 @pytest.mark.parametrize(("gca", "uot", "words"), [(105.0, 70.0, "held held"), (130.0, 90.0, "failed failed")])
@@ -321,7 +322,7 @@ def test_contrast_is_judged_over_the_seeds_of_each_plan(uot, word):
     ]
     found = verdict("contrast of GCA-UOT", results("fig-plans", values))
     assert (found.word, found.n) == (word, len(uot))
-    assert ("one run of each" in found.found) == (len(uot) == 1)
+    assert ("one run of each" in found.result) == (len(uot) == 1)
 
 
 @pytest.mark.parametrize(("shares", "word"), [((0.9, 0.8, 0.6), "held"), ((0.9, 0.6, 0.8), "failed")])
@@ -349,7 +350,7 @@ def test_the_line_of_ince_is_passed_in_most_settings_or_not(gap, word):
     ]
     found = verdict("q and λ", results("fig-q-lambda", values))
     assert found.word == word
-    assert f"; from {100 * gap + 0.03:+.2f}".replace("-", "−") in found.found
+    assert f"; from {100 * gap + 0.03:+.2f}".replace("-", "−") in found.result
 
 
 # --- the paper against itself ----------------------------------------------------------------------------------
@@ -359,9 +360,9 @@ def test_the_papers_sentences_are_held_against_its_own_tables():
     found = {c.label: c.judged(Results("small", {})) for c in printed.CLAIMS}
     assert found["7 of 8"].word == "held"
     assert found["SVHN"].word == "failed"
-    assert found["rows Δ"].found == "GCA-RINCE, CIFAR-100 (Ex): printed −0.47, the rows give −0.41"
-    assert "14 of 16 are gains; 4 have" in found["spread of Δ"].found
-    assert "SimCLR, CIFAR-10: 92.07 ± 0.90, in the appendix 92.16 ± 0.16" in found["standard"].found
+    assert found["rows Δ"].result == "GCA-RINCE, CIFAR-100 (Ex): printed −0.47, the rows give −0.41"
+    assert "14 of 16 are gains; 4 have" in found["spread of Δ"].result
+    assert "SimCLR, CIFAR-10: 92.07 ± 0.90, in the appendix 92.16 ± 0.16" in found["standard"].result
 
 
 def columns(**means) -> tuple[Column, ...]:
@@ -466,13 +467,15 @@ def test_the_intervals_of_a_family_hold_together():
         for on in ("clean", "corrupted")
         for seed, x in enumerate(by)
     ]
-    judged = in_family("alignment GCA-INCE, clean", results("fig-align-uniform", values))
+    found = results("fig-align-uniform", values)
+    judged = in_family("alignment GCA-INCE, clean", found)
     assert judged.level == simultaneous(2) == pytest.approx(0.975)  # Bonferroni over the two that were tested
     gaps = [0.25 - 0.30, 0.26 - 0.31, 0.271 - 0.32]
     assert judged.as_dict()["simultaneous"]["ends"] == pytest.approx(Estimate.of(gaps).interval(0.975))
-    assert (
-        in_family("uniformity GCA-INCE, clean", results("fig-align-uniform", values)).as_dict()["simultaneous"] is None
-    )
+    assert in_family("uniformity GCA-INCE, clean", found).as_dict()["simultaneous"] is None
+    text = verdict("alignment GCA-INCE, clean", replace(found, level=0.975)).result  # as it can be printed
+    low, high = Estimate.of(gaps).interval(0.975)
+    assert text.startswith(f"{sum(gaps) / 3:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−"))
 
 
 # --- the command -----------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def mismatch(gain, *args, **about):
 def test_mismatched_pairs_are_judged_at_the_largest_share(label, about, gain, noise, word):
     found = verdict(label, mismatch(gain, noise=noise, **about))
     assert (found.word, found.n) == (word, 8)
-    assert "60 % of the pairs" in found.found
+    assert "60 % of the pairs" in found.result
 
 
 def test_the_paired_test_of_scipy_decides():
@@ -89,13 +89,13 @@ def test_the_paired_test_of_scipy_decides():
     assert judged.p == pytest.approx(expected.pvalue, rel=1e-9)
     low, high = expected.confidence_interval(0.95)
     interval = f"[{100 * low:+.2f}, {100 * high:+.2f}] points; pooled [".replace("-", "−")
-    assert interval in judged.found
+    assert interval in judged.result
 
 
 def test_some_of_the_seeds_decide_nothing():
     found = verdict("E1 GCA-UOT, nearest neighbours", mismatch(0.3, wanted=range(10, 17)))
     assert found.word == "not measured"
-    assert found.found == "`gcalign reproduce fig-mismatch scale=small` (7 of 8 seeds so far)"
+    assert found.result == "`gcalign reproduce fig-mismatch scale=small` (7 of 8 seeds so far)"
     assert verdict("E1 GCA-UOT, nearest neighbours", mismatch(0.3, wanted=range(8))).word == "not measured"
 
 
@@ -150,7 +150,7 @@ def test_the_push_is_a_slope_over_the_logarithm_of_lambda(levels, noise, word):
         for x in (0.05, 0.2, 0.5, 1, 2)
     ]
     expected = stats.linregress([math.log10(x) for x in (0.05, 0.2, 0.5, 1, 2)], means).slope
-    assert float(found.found.split()[0].replace("−", "-")) == pytest.approx(expected, abs=6e-4)
+    assert float(found.result.split()[0].replace("−", "-")) == pytest.approx(expected, abs=6e-4)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_finite_lambda_is_best_if_one_beats_the_largest(levels, noise, word):
     found = verdict("E1 finite λ", relaxed("knn", levels, noise))
     assert found.word == word
     assert (found.p <= 0.05) == (word != "not shown")
-    assert "less that at λ = 2" in found.found
+    assert "less that at λ = 2" in found.result
 
 
 # --- E2 --------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def extreme(gain, noise=1.0, wanted=range(20, 32), views=("C1", "C2", "C3")):
 def test_extreme_views_are_judged_by_their_mean(a, b, name):
     found = verdict(f"E2 {name}", extreme({a: 0.02}))
     assert (found.word, found.n) == ("held", 12)
-    assert float(found.found.split()[0]) == pytest.approx(2, abs=0.3)
+    assert float(found.result.split()[0]) == pytest.approx(2, abs=0.3)
     assert verdict(f"E2 {name}", extreme({b: 0.02})).word == "failed"
     assert verdict(f"E2 {name}", extreme({a: 0.02}, noise=40)).word == "not shown"
     assert verdict(f"E2 {name}", extreme({a: 0.02}, wanted=range(20, 31))).word == "not measured"
@@ -249,14 +249,14 @@ UP, LEVEL, DOWN = (0.03,) * 5, (0.0,) * 5, (-0.05,) * 5
 def test_an_alpha_is_bought_only_where_it_costs_nothing(domain, across, word):
     found = verdict("E3 both", targets(domain, across))
     assert (found.word, found.p, found.n) == (word, None, 5)
-    assert "untrained 60.0 %, supervised 90.0 %" in found.found
+    assert "untrained 60.0 %, supervised 90.0 %" in found.result
 
 
 def test_an_alpha_is_not_bought_where_seeds_disagree_or_are_missing():
     gains = ((0, 0, 0.03, 0.03, 0.03), (0, 0, 0, -0.05, -0.05))
     assert verdict("E3 both", targets(*gains, noise=15)).word == "not shown"
     assert verdict("E3 both", targets(*gains, wanted=range(40, 44))).word == "not measured"
-    assert "untrained" not in verdict("E3 both", targets(*gains, lines=False)).found
+    assert "untrained" not in verdict("E3 both", targets(*gains, lines=False)).result
 
 
 @pytest.mark.parametrize(("gain", "word"), [(0.03, "held"), (-0.03, "failed"), (0.0, "not shown")])

@@ -45,7 +45,7 @@ class Judgement:
     """What a claim comes to: by itself, as its judge gives it, then in its family."""
 
     word: Word
-    found: str
+    result: str  # as it is printed
     n: int | None = None  # repetitions; None where there are none, nor need be
     of: str = "seeds"
     p: float | None = None  # goes into the correction of the family; None where nothing was tested
@@ -75,7 +75,7 @@ class Judgement:
 
     @property
     def ps(self) -> str:
-        """p as found, then within the family."""
+        """p by itself, then within the family."""
         return "–" if self.p is None or self.adjusted is None else f"{self.p:.2g} → {self.adjusted:.2g}"
 
     @property
@@ -95,7 +95,7 @@ class Judgement:
         tested = {"p": self.p, "holm": self.adjusted, "exploratory": self.exploratory}
         interval = None if e is None or not e.df else {"level": self.level, "ends": e.interval(self.level)}
         of_all = {"simultaneous": interval, "verdict": self.word}
-        return {**text, "ours": self.found, "basis": self.basis, "n": self.n, **tested, **of_all}
+        return {**text, "ours": self.result, "basis": self.basis, "n": self.n, **tested, **of_all}
 
 
 class NotMeasured(Exception):  # noqa: N818  # an answer, not an error
@@ -108,6 +108,7 @@ class Results:
 
     scale: str
     frames: Mapping[str, pd.DataFrame]
+    level: float = LEVEL  # of the intervals that are printed
 
     @staticmethod
     def read(folder: Path, scale: str) -> Results:
@@ -128,6 +129,13 @@ class Results:
     def missing(self, experiment: str) -> NotMeasured:
         """For what this scale has no runs of."""
         return NotMeasured(f"gcalign reproduce {experiment} scale=paper")
+
+    def compared(self, experiment: str, table: pd.DataFrame, weights: Mapping[Any, float]) -> Difference:
+        """Σ weight · value over the rows of a table of an experiment."""
+        paired, pooled = contrast(table, weights), contrast(table, weights, pooled=True)
+        if paired is None or pooled is None:
+            raise self.missing(experiment)
+        return Difference(paired, pooled, self.level)
 
 
 @dataclass(frozen=True)
@@ -194,6 +202,7 @@ class Difference:
 
     paired: Estimate
     pooled: Estimate
+    level: float = LEVEL  # of the intervals that are printed
 
     def judged(self, rule: Bounds, text: str, *, planned: bool = False, of: str = "seeds") -> Judgement:
         """By the pooled error, with the verdict of the paired one beside it; what was planned, by the paired one."""
@@ -205,20 +214,9 @@ class Difference:
     def text(self, unit: float = 100, digits: int = 2, of: str = " points", *, planned: bool = False) -> str:
         """The difference with the interval that decides, then with the other one; one seed has neither."""
         deciding, other = (self.paired, self.pooled) if planned else (self.pooled, self.paired)
-        beside = f"; {'pooled' if planned else 'paired'} {brackets(other, unit, digits)}" if other.df else ""
-        return f"{points(deciding, unit, digits)}{of}{beside}"
-
-
-def brackets(e: Estimate, unit: float = 100, digits: int = 2) -> str:
-    """The interval alone."""
-    text = points(e, unit, digits)
-    return text[text.index("[") :]
-
-
-def compared(table: pd.DataFrame, weights: Mapping[Any, float]) -> Difference | None:
-    """Σ weight · value over the rows of a table; None where no seed has them all."""
-    paired, pooled = contrast(table, weights), contrast(table, weights, pooled=True)
-    return None if paired is None or pooled is None else Difference(paired, pooled)
+        first, second = (points(e, unit, digits, self.level) for e in (deciding, other))
+        beside = f"; {'pooled' if planned else 'paired'} {second[second.index('[') :]}" if other.df else ""
+        return f"{first}{of}{beside}"
 
 
 @dataclass(frozen=True)
@@ -265,9 +263,7 @@ class Contrast:
         table = mean_of(tables)
         if self.planned:
             table = only_planned(results, self.experiment, table, self.weights)
-        difference = compared(table, self.weights)
-        if difference is None:
-            raise results.missing(self.experiment)
+        difference = results.compared(self.experiment, table, self.weights)
         # str.format takes {percent[2]} for a number and {percent[0.05]} for a text
         means = {key: e.mean for row, e in estimates(table).items() for key in (row, str(row))}
         text = self.text.format(

@@ -1,4 +1,4 @@
-"""How every figure looks: colours, names, sizes, captions and files; lines, differences and plans."""
+"""How every figure looks: colours, names, sizes, captions and files; lines, bars, differences and plans."""
 
 from __future__ import annotations
 
@@ -236,6 +236,14 @@ def lines(
         if method in table.index.get_level_values(0) and (shown := estimates(table.loc[method])):
             x = (unit * at + shift * (k - (len(methods) - 1) / 2) for at in shown)
             marks(axes, x, shown.values(), look(method).line, look(method).name, std=std, capthick=0.7)
+
+
+def bars(axes: Axes, shown: Mapping[float, Estimate], width: float, look: Look) -> None:
+    """Bars at x, with standard deviations."""
+    spread = [e.std for e in shown.values()]
+    error: dict[str, Any] = {"yerr": spread if any(spread) else None, "error_kw": THIN}
+    means = [e.mean for e in shown.values()]
+    axes.bar(list(shown), means, width, label=look.name, linewidth=0.7, **error, **look.bar)
 
 
 def paired(table: pd.DataFrame, base: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What an experiment is, how large it is at each scale, and where experiments are found. Light to import."""
+"""What an experiment is, how large it is at each scale, and where experiments are. Light to import."""
 
 from __future__ import annotations
 
@@ -157,14 +157,13 @@ class Experiment:
 
     def at(self, scale: str, overrides: Sequence[str] = ()) -> Scale:
         """A scale as this experiment has it; `overrides` are words of `gcalign train` for every run."""
-        found = SCALES[one_of("scale", scale, SCALES)]
-        found = dataclasses.replace(found, **self.changes.get(scale, {}))
+        own = dataclasses.replace(SCALES[one_of("scale", scale, SCALES)], **self.changes.get(scale, {}))
         return dataclasses.replace(
-            found,
-            images=overridden(found.images, overrides),
-            domains=overridden(found.domains, overrides),
-            others={data: overridden(words, overrides) for data, words in found.others.items()},
-            variants={name: joined(words, overrides) for name, words in found.variants.items()},
+            own,
+            images=overridden(own.images, overrides),
+            domains=overridden(own.domains, overrides),
+            others={data: overridden(words, overrides) for data, words in own.others.items()},
+            variants={name: joined(words, overrides) for name, words in own.variants.items()},
         )
 
 

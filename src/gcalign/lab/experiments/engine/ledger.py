@@ -112,7 +112,7 @@ def markdown(judgements: Sequence[Judgement], results: Results, proofs: Sequence
         rows = ["| verdict | claim | paper | found | basis | p | where |", "|---|---|---|---|---|---|---|"]
         for j in (j for j in judgements if j.family == family):
             assert j.claim is not None
-            cells = (j.claim.says, j.claim.paper, j.found, j.basis, j.ps, f"`{j.claim.where}`")
+            cells = (j.claim.says, j.claim.paper, j.result, j.basis, j.ps, f"`{j.claim.where}`")
             rows.append(f"| **{j.verdict}** | {' | '.join(map(escaped, cells))} |")
         parts += [f"## {family.title}", "\n".join(rows)]
     parts.append("## Theorems")
@@ -145,7 +145,7 @@ def _show(judgements: Sequence[Judgement], proofs: Sequence[verify.ClaimCheck]) 
             family = j.family
             table.add_section()
             table.add_row(Text(family.title, style="bold"))
-        cells = (j.claim.says, j.claim.paper, j.found.replace("`", ""), j.basis, j.ps)
+        cells = (j.claim.says, j.claim.paper, j.result.replace("`", ""), j.basis, j.ps)
         table.add_row(*map(Text, cells), Text(j.verdict, style=_STYLE[j.word]))
     if proofs:
         table.add_section()

@@ -155,9 +155,9 @@ def signed(x: float, digits: int = 2) -> str:
     return f"{x:+.{digits}f}".replace("-", "−")
 
 
-def points(e: Estimate, unit: float = 100, digits: int = 2) -> str:
+def points(e: Estimate, unit: float = 100, digits: int = 2, level: float = LEVEL) -> str:
     """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
     if not e.df:
         return signed(unit * e.mean, digits)
-    low, high = e.interval()
+    low, high = e.interval(level)
     return f"{signed(unit * e.mean, digits)} [{signed(unit * low, digits)}, {signed(unit * high, digits)}]"

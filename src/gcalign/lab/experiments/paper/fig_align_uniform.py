@@ -15,7 +15,7 @@ from gcalign.lab.experiments.engine.drawing import (
     DOUBLE,
     INK,
     SETTINGS,
-    THIN,
+    bars,
     check_any,
     letter,
     look,
@@ -43,7 +43,7 @@ def jobs(scale: Scale, chosen: Chosen) -> list[Job]:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Measured:
     """What both drawings of alignment and uniformity are made of."""
 
     records: pd.DataFrame
@@ -62,43 +62,33 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     check_any(keys, "fig-align-uniform", "alignment and uniformity by on, setting and method")
     on, settings = ordered((k[0] for k in keys), ON), ordered((k[1] for k in keys), SETTINGS)
     methods = ordered(k[2] for k in keys)
-    seen = _Seen(records, above, below, on, settings, methods)
-    return _bars(seen, folder) + _plane(seen, folder)
+    by = _Measured(records, above, below, on, settings, methods)
+    return _bars(by, folder) + _plane(by, folder)
 
 
-def _bars(seen: _Seen, folder: Path) -> list[Path]:
-    with page(folder, "fig-align-uniform", DOUBLE, 0.8 + 2.2 * len(seen.on)) as made:
-        panels = made.figure.subplots(len(seen.on), 1, sharex=True, squeeze=False)[:, 0]
-        for row, (axes, where) in enumerate(zip(panels, seen.on, strict=True)):
-            for found in (seen.above, seen.below):
-                for place, method in enumerate(seen.methods):
-                    along = 0.88 * ((place + 0.5) / len(seen.methods) - 0.5)
-                    mine = {k + along: found.get((where, setting, method)) for k, setting in enumerate(seen.settings)}
-                    have = {x: cell for x, cell in mine.items() if cell is not None}
-                    spread = [cell.std for cell in have.values()]
-                    axes.bar(
-                        list(have),
-                        [cell.mean for cell in have.values()],
-                        0.75 / len(seen.methods),
-                        yerr=spread if any(spread) else None,
-                        label=look(method).name,
-                        linewidth=0.7,
-                        error_kw=THIN,
-                        **look(method).bar,
-                    )
+def _bars(by: _Measured, folder: Path) -> list[Path]:
+    with page(folder, "fig-align-uniform", DOUBLE, 0.8 + 2.2 * len(by.on)) as made:
+        panels = made.figure.subplots(len(by.on), 1, sharex=True, squeeze=False)[:, 0]
+        for row, (axes, where) in enumerate(zip(panels, by.on, strict=True)):
+            for cells in (by.above, by.below):
+                for place, method in enumerate(by.methods):
+                    along = 0.88 * ((place + 0.5) / len(by.methods) - 0.5)
+                    places = {k + along: (where, setting, method) for k, setting in enumerate(by.settings)}
+                    shown = {x: cells[at] for x, at in places.items() if at in cells}
+                    bars(axes, shown, 0.75 / len(by.methods), look(method))
             _two_scales(axes)
-            axes.set_xlim(-0.5, len(seen.settings) - 0.5)
-            axes.set_xticks(range(len(seen.settings)), [SETTINGS.get(s, s) for s in seen.settings])
+            axes.set_xlim(-0.5, len(by.settings) - 0.5)
+            axes.set_xticks(range(len(by.settings)), [SETTINGS.get(s, s) for s in by.settings])
             axes.tick_params(axis="x", length=0)
             axes.grid(visible=False, axis="x")
             letter(axes, row, ON.get(where, where))
-        made.legend(seen.methods)
+        made.legend(by.methods)
         note = (
             "Alignment (above the line): mean squared distance of two views. Uniformity (below, on its own scale): log "
             "mean Gaussian potential of different images. Lower is better for both: short bars above, long bars below. "
             "Bars are in the legend's order."
         )
-        made.caption(seen.records, note, spread=STD)
+        made.caption(by.records, note, spread=STD)
     return made.paths
 
 
@@ -128,25 +118,25 @@ def _two_scales(axes: Axes) -> None:
         axes.text(-0.055, at, name, transform=axes.transAxes, rotation=90, ha="right", va="center")
 
 
-def _plane(seen: _Seen, folder: Path) -> list[Path]:
-    with page(folder, "fig-align-uniform-plane", DOUBLE, 0.9 + 1.75 * len(seen.on)) as made:
-        grid = made.figure.subplots(len(seen.on), len(seen.settings), sharex="row", sharey="row", squeeze=False)
-        for row, where in enumerate(seen.on):
-            for column, setting in enumerate(seen.settings):
+def _plane(by: _Measured, folder: Path) -> list[Path]:
+    with page(folder, "fig-align-uniform-plane", DOUBLE, 0.9 + 1.75 * len(by.on)) as made:
+        grid = made.figure.subplots(len(by.on), len(by.settings), sharex="row", sharey="row", squeeze=False)
+        for row, where in enumerate(by.on):
+            for column, setting in enumerate(by.settings):
                 axes = grid[row][column]
-                for method in seen.methods:
-                    x, y = (found.get((where, setting, method)) for found in (seen.above, seen.below))
+                for method in by.methods:
+                    x, y = (cells.get((where, setting, method)) for cells in (by.above, by.below))
                     if x is None or y is None:
                         continue
                     style = look(method).marks
                     error = {"xerr": x.std or None, "yerr": y.std or None, "elinewidth": 0.6}
                     axes.errorbar(x.mean, y.mean, label=look(method).name, **error, **style)
-                letter(axes, row * len(seen.settings) + column, SETTINGS.get(setting, setting))
+                letter(axes, row * len(by.settings) + column, SETTINGS.get(setting, setting))
             grid[row][0].set_ylabel(f"{ON.get(where, where)}\nuniformity (← better)")
         for axes in grid[-1]:
             axes.set_xlabel("alignment (← better)")
-        made.legend(seen.methods)
-        made.caption(seen.records, "Lower is better for both.", spread=f"bars: {STD}")
+        made.legend(by.methods)
+        made.caption(by.records, "Lower is better for both.", spread=f"bars: {STD}")
     return made.paths
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcalign.lab import paper
 from gcalign.lab.experiments.engine import drawing
-from gcalign.lab.experiments.engine.claims import ABOVE, NOT_WORSE, Bounds, EmpiricalClaim, Judgement, Results, compared
+from gcalign.lab.experiments.engine.claims import ABOVE, NOT_WORSE, Bounds, EmpiricalClaim, Judgement, Results
 from gcalign.lab.experiments.engine.drawing import CLASS, DOMAIN, DOUBLE, STD, letter, page
 from gcalign.lab.experiments.engine.experiment import DOMAINS, Chosen, Experiment, Job, Scale, target_weights
 from gcalign.lab.experiments.engine.records import by_seed
@@ -103,9 +103,7 @@ def most_against_none(results: Results, measure: str, rule: Bounds) -> Judgement
     none = (0.0, 0.0)
     if none not in table.index or ends[-1] == none:
         raise results.missing("fig-ptgt")
-    difference = compared(table, {ends[-1]: 1, none: -1})
-    if difference is None:
-        raise results.missing("fig-ptgt")
+    difference = results.compared("fig-ptgt", table, {ends[-1]: 1, none: -1})
     means = {w: f"{100 * e.mean:.1f} %" for w, e in estimates(table).items()}
     text = f"{means[none]} with pairs alone, {means[ends[-1]]} at α = {ends[-1][0]:g}: {difference.text()}"
     across = [f"{means[w]} at β = {w[1]:g}" for w in ends if w[0] < w[1]]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcalign.lab.experiments.engine import drawing
-from gcalign.lab.experiments.engine.claims import NOT_WORSE, EmpiricalClaim, Judgement, Results, compared
+from gcalign.lab.experiments.engine.claims import NOT_WORSE, EmpiricalClaim, Judgement, Results
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, options
 from gcalign.lab.experiments.engine.records import Record, by_seed, probe
@@ -82,9 +82,9 @@ def few_iterations(results: Results) -> Judgement:
     table = by_seed(records, probe(records), "iterations")
     few = [n for n in table.index if n < 10]
     most = max(table.index, default=0)
-    difference = compared(table, {few[-1]: 1, most: -1}) if few and most >= 10 else None
-    if difference is None:
+    if not few or most < 10:
         raise results.missing("fig-sensitivity")
+    difference = results.compared("fig-sensitivity", table, {few[-1]: 1, most: -1})
     text = f"accuracy with {few[-1]} iterations less that with {most}: {difference.text()}"
     return difference.judged(NOT_WORSE, text)
 

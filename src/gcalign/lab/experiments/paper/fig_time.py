@@ -25,7 +25,6 @@ from gcalign.lab.experiments.engine.claims import (
     EmpiricalClaim,
     Judgement,
     Results,
-    compared,
 )
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, Look, letter, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, grid, joined, options
@@ -235,37 +234,36 @@ SIMILAR = Bounds(math.log1p(-0.10), math.log1p(0.10))  # "very similar" is an in
 def similar(results: Results, a: str, b: str) -> Judgement:
     """How much longer an epoch of a takes than one of b."""
     difference = _ratio(results, "seconds-per-epoch", a, b)
-    text = f"an epoch of {NAMES[a]} takes {_percent(difference.pooled)} more time than one of {NAMES[b]}"
+    text = f"an epoch of {NAMES[a]} takes {_percent(difference.pooled, results.level)} more time than one of {NAMES[b]}"
     return difference.judged(SIMILAR, text + _paired(difference), of="rounds")
 
 
 def faster(results: Results, a: str, b: str) -> Judgement:
     """The same of the loss alone: all else of an epoch is the same for both, so it decides which is faster."""
     difference, epoch = (_ratio(results, measure, a, b) for measure in ("step-seconds-loss", "seconds-per-epoch"))
-    text = f"the loss of {NAMES[a]} takes {_percent(difference.pooled)} more time than that of {NAMES[b]}"
-    text += f"{_paired(difference)}; a whole epoch {_percent(epoch.pooled)}"
+    more = _percent(difference.pooled, results.level)
+    text = f"the loss of {NAMES[a]} takes {more} more time than that of {NAMES[b]}"
+    text += f"{_paired(difference)}; a whole epoch {_percent(epoch.pooled, results.level)}"
     return difference.judged(BELOW, text, of="rounds")
 
 
 def _ratio(results: Results, measure: str, a: str, b: str) -> Difference:
     """In logarithms: times multiply, and so does what slows a machine down."""
     table = by_seed(results.of("fig-time"), measure, "method", iterations=None)
-    difference = compared(table.map(math.log), {a: 1, b: -1})
-    if difference is None:
-        raise results.missing("fig-time")
-    return difference
+    return results.compared("fig-time", table.map(math.log), {a: 1, b: -1})
 
 
 def _paired(difference: Difference) -> str:
     if not difference.paired.df:
         return ""
-    text = _percent(difference.paired)
+    text = _percent(difference.paired, difference.level)
     return f"; paired {text[text.index('[') :]}"
 
 
-def _percent(e: Estimate) -> str:
+def _percent(e: Estimate, level: float) -> str:
     """The ratio less one, with its interval."""
-    mean, low, high = (signed(100 * math.expm1(x), 1) if math.isfinite(x) else "" for x in (e.mean, *e.interval()))
+    ends = (e.mean, *e.interval(level))
+    mean, low, high = (signed(100 * math.expm1(x), 1) if math.isfinite(x) else "" for x in ends)
     return f"{mean} [{low}, {high}] %" if e.df else f"{mean} %"
 
 

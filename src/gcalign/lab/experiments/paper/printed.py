@@ -40,21 +40,21 @@ def all_but_one(t: Printed) -> Judgement:
     leads = [c for c in t.columns if c.best() == ("gca-uot",)]
     clear = [c for c in t.columns if all(c.delta("gca-uot", m).better for m in METHODS if m != "gca-uot")]
     n = len(t.columns)
-    told = f"highest mean in {len(leads)} of {n}; its interval over every other method excludes zero in {len(clear)}"
-    return Judgement("held" if len(leads) == n - 1 else "failed", f"{told} of {n}")
+    text = f"highest mean in {len(leads)} of {n}; its interval over every other method excludes zero in {len(clear)}"
+    return Judgement("held" if len(leads) == n - 1 else "failed", f"{text} of {n}")
 
 
 def except_svhn(t: Printed) -> Judgement:
-    found = {a: printed for a, c, printed, _ in t.differences() if c.name == "SVHN"}
-    told = ", ".join(f"{NAMES[a]} {signed(x)}" for a, x in found.items())
-    return Judgement("failed" if all(x > 0 for x in found.values()) else "held", f"Δ on SVHN: {told}")
+    deltas = {a: printed for a, c, printed, _ in t.differences() if c.name == "SVHN"}
+    text = ", ".join(f"{NAMES[a]} {signed(x)}" for a, x in deltas.items())
+    return Judgement("failed" if all(x > 0 for x in deltas.values()) else "held", f"Δ on SVHN: {text}")
 
 
 def larger_for_rince(t: Printed) -> Judgement:
     standard = [k for k, c in enumerate(t.columns) if c.group == "Standard"]
     more = [t.columns[k].name for k in standard if t.deltas["gca-rince"][k] > t.deltas["gca-ince"][k]]
-    told = f"larger in {len(more)} of {len(standard)} standard columns ({', '.join(more)})"
-    return Judgement("held" if len(more) == len(standard) else "failed", told)
+    text = f"larger in {len(more)} of {len(standard)} standard columns ({', '.join(more)})"
+    return Judgement("held" if len(more) == len(standard) else "failed", text)
 
 
 def rows_delta(t: Printed) -> Judgement:
@@ -68,13 +68,13 @@ def rows_delta(t: Printed) -> Judgement:
 
 def deltas_exclude_zero(t: Printed) -> Judgement:
     """Held where most are gains beyond doubt, failed where no more of them are than are losses beyond doubt."""
-    found = t.differences()
-    gains, losses = sum(d.better for *_, d in found), sum(d.worse for *_, d in found)
-    word: Word = "held" if 2 * gains > len(found) else "failed" if losses and gains <= losses else "not shown"
-    told = f"{sum(printed > 0 for _, _, printed, _ in found)} of {len(found)} are gains; {gains + losses} have "
-    told += "a 95 % interval (Welch, 5 seeds each) that excludes zero"
-    clear = [f"{NAMES[a]}, {c.name} {signed(d.mean)}" for a, c, _, d in found if d.better or d.worse]
-    return Judgement(word, f"{told}: {'; '.join(clear) or 'none'}")
+    deltas = t.differences()
+    gains, losses = sum(d.better for *_, d in deltas), sum(d.worse for *_, d in deltas)
+    word: Word = "held" if 2 * gains > len(deltas) else "failed" if losses and gains <= losses else "not shown"
+    text = f"{sum(printed > 0 for _, _, printed, _ in deltas)} of {len(deltas)} are gains; {gains + losses} have "
+    text += "a 95 % interval (Welch, 5 seeds each) that excludes zero"
+    clear = [f"{NAMES[a]}, {c.name} {signed(d.mean)}" for a, c, _, d in deltas if d.better or d.worse]
+    return Judgement(word, f"{text}: {'; '.join(clear) or 'none'}")
 
 
 def underlined(t: Printed) -> Judgement:
@@ -83,10 +83,10 @@ def underlined(t: Printed) -> Judgement:
     for c in t.columns:
         place = max((x for x in c.mean if x < max(c.mean)), default=max(c.mean))
         second.append(frozenset(m for m, x in zip(METHODS, c.mean, strict=True) if x == place))
-    right = sum(said == found for said, found in zip(t.underlined, second, strict=True))
+    right = sum(printed == numbers for printed, numbers in zip(t.underlined, second, strict=True))
     n = len(t.columns)
-    told = f"right in {right} of {n}; underlined: {_counts(t.underlined)}; second by the numbers: {_counts(second)}"
-    return Judgement("held" if right == n else "failed", told)
+    text = f"right in {right} of {n}; underlined: {_counts(t.underlined)}; second by the numbers: {_counts(second)}"
+    return Judgement("held" if right == n else "failed", text)
 
 
 def _counts(places: Sequence[frozenset[str]]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gcalign.lab.experiments.engine.claims import ABOVE, BELOW, Bounds, EmpiricalClaim, Judgement, Results, compared
+from gcalign.lab.experiments.engine.claims import ABOVE, BELOW, Bounds, EmpiricalClaim, Judgement, Results
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, seed_by_seed, views
 from gcalign.lab.experiments.engine.statistics import mean_of, points, signed
 from gcalign.lab.experiments.paper import ACCURACY, VIEWS
@@ -41,9 +41,7 @@ def gain(results: Results, k: int, weights: Mapping[str, float], rule: Bounds = 
     """A contrast of the methods in column k."""
     records = results.of("table1")
     table = standing_in(NEW_COMBINE, records)[k].ours(records)
-    difference = compared(table, weights)
-    if difference is None:
-        raise results.missing("table1")
+    difference = results.compared("table1", table, weights)
     return difference.judged(rule, difference.text())
 
 
@@ -53,9 +51,9 @@ def larger_gains(results: Results) -> Judgement:
     columns = [c for c in standing_in(NEW_COMBINE, records) if c.group == "Standard"]
     tables: dict[str, pd.DataFrame] = {c.name: table for c in columns if len(table := c.ours(records))}
     weights = {"gca-rince": 1, "rince": -1, "gca-ince": -1, "ince": 1}
-    difference = compared(mean_of([*tables.values()]), weights) if tables else None
-    if difference is None:
+    if not tables:
         raise results.missing("table1")
+    difference = results.compared("table1", mean_of([*tables.values()]), weights)
     return difference.judged(ABOVE, f"{difference.text(of=' points more for RINCE')}, {', '.join(tables)}")
 
 

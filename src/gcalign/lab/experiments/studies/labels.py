@@ -20,7 +20,6 @@ from gcalign.lab.experiments.engine.claims import (
     Family,
     Judgement,
     Results,
-    compared,
     only_planned,
 )
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
@@ -85,8 +84,7 @@ def above(results: Results, measure: str | None, base: tuple[str, str]) -> Judge
     records = results.of("table-labels")
     table = by_seed(records, measure or probe(records), "method", "setting")
     table = only_planned(results, "table-labels", table, [OTHER, base]).loc[[OTHER, base]]
-    difference = compared(table, {OTHER: 1, base: -1})
-    assert difference is not None
+    difference = results.compared("table-labels", table, {OTHER: 1, base: -1})
     high, low = (f"{100 * e.mean:.1f}" for e in estimates(table).values())
     text = f"{difference.text(planned=True)} ({high} against {low} %) with 40 % of the labels wrong"
     return difference.judged(ABOVE, text, planned=True)

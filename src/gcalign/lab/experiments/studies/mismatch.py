@@ -31,7 +31,6 @@ from gcalign.lab.experiments.engine.claims import (
     Judgement,
     Results,
     Word,
-    compared,
     only_planned,
 )
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, ordered, page
@@ -266,11 +265,9 @@ def under_noise(results: Results, a: str, b: str) -> Judgement:
     records = results.of("fig-noise")
     most = max(float(share) for share in values(records, "noise"))
     at = having(records, noise=most)
-    difference = compared(by_seed(at, probe(records), "method"), {a: 1, b: -1})
-    if difference is None:
-        raise results.missing("fig-noise")
+    difference = results.compared("fig-noise", by_seed(at, probe(records), "method"), {a: 1, b: -1})
     near = contrast(by_seed(at, "knn", "method"), {a: 1, b: -1}, pooled=True)
-    beside = f" (nearest neighbours: {points(near)})" if near else ""
+    beside = f" (nearest neighbours: {points(near, level=results.level)})" if near else ""
     return difference.judged(ABOVE, f"{difference.text()}{beside} with {100 * most:.0f} % of the pairs mismatched")
 
 
@@ -340,7 +337,7 @@ def finite(results: Results) -> Judgement:
     adjusted = dict(zip(known, holm([e.p() for e in known.values()]), strict=True))
     better = [x for x, e in known.items() if e.mean > 0]
     best = max(known, key=lambda x: known[x].mean)
-    text = f"{points(known[best])} points at λ = {best:g}, the best, less that at λ = {most:g}"
+    text = f"{points(known[best], level=results.level)} points at λ = {best:g}, the best, less that at λ = {most:g}"
     p = min(adjusted[x] for x in better) if better else max(e.p() for e in known.values())
     word: Word = ("held" if better else "failed") if p <= ALPHA else "not shown"
     return Judgement(word, text, known[best].n, p=p)
