@@ -668,6 +668,34 @@ def test_tiny_goes_all_the_way(name, place, monkeypatch):
     assert {path: path.read_bytes() for path in drawn} == drawn
 
 
+def test_a_job_meets_few_modules_on_its_way_to_a_verdict(tmp_path):
+    """One comparison of fig-mismatch, followed by the profiler: a reader can walk it."""
+    own = named("fig-mismatch")
+    met = set()
+
+    def follow(frame, event, arg):
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.startswith("gcalign.lab.experiments."):
+            met.add(module.removeprefix("gcalign.lab.experiments."))
+
+    before = sys.getprofile()
+    sys.setprofile(follow)
+    try:
+        scale = own.at("tiny")
+        made = own.jobs(scale, search.first(own.searched, scale.search))
+        some = [j for j in made if j.labels["noise"] == 0.6 and j.labels["method"] in ("ince", "gca-uot")]
+        some = [dataclasses.replace(j, words=joined(j.words, WORDS[1:]), measures=("knn", "mismatch")) for j in some]
+        archive = Archive(own.name, tmp_path / "tiny" / "fig-mismatch.jsonl", scale, str(tmp_path / "runs"))
+        for job in some:
+            assert do(job, scale, archive.runs)
+        archive.save(some)
+        judgement = own.claims[0].judged(Results.read(tmp_path, "tiny"))
+    finally:
+        sys.setprofile(before)
+    assert (judgement.n, judgement.scale) == (2, "tiny")
+    assert len(met) <= 8, sorted(met)
+
+
 # an experiment of the user's own
 
 
