@@ -10,7 +10,7 @@ import torch
 from gcalign.lab.data import sources
 from gcalign.lab.data.catalogue import find
 from gcalign.lab.data.images import InMemory
-from gcalign.lab.experiments.engine import measures, search
+from gcalign.lab.experiments.engine import search
 from gcalign.lab.experiments.engine.experiment import joined, named, names
 from gcalign.lab.experiments.engine.jobs import config_of, do, records_of, run_of
 from gcalign.lab.models import encoder
@@ -57,11 +57,8 @@ def stand_ins(monkeypatch):
 
         return make
 
-    measures._loaded.cache_clear()
     for name in SIZES:
         monkeypatch.setitem(sources.MAKERS, name, made(name))
-    yield
-    measures._loaded.cache_clear()
 
 
 def jobs_of(name):
@@ -83,6 +80,7 @@ def job_of(data):
 @pytest.mark.parametrize("data", RUNS)
 def test_three_steps_of_the_papers_encoder_and_batch(data, stand_ins, tmp_path, monkeypatch):
     job_stated, job = job_of(data)
+    job = dataclasses.replace(job, words=(*job.words, f"data.root={tmp_path}"))  # no images of another test
     scale = named(RUNS[data][0]).at("paper")
     stated, config = config_of(job_stated, "runs"), config_of(job, "runs")
     for part in ("batch_size", "optimizer", "method", "target"):

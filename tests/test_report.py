@@ -331,7 +331,7 @@ def test_a_figure_promises_a_table_only_where_one_follows_with_rows_in_order(tmp
     records.write(tmp_path / "fig-time.jsonl", counts)
     for name in ("fig-time", "fig-prox"):
         Image.new("RGB", (24, 9), "white").save(tmp_path / f"{name}.png")
-    by_name = {found.name: found for found in command._results(tmp_path, [])}
+    by_name = {found.name: found for found in command.drawn_results(tmp_path, [])}
     assert "The numbers follow in a table." in next(iter(by_name["fig-time"].figures))
     rows = [[cell.text for cell in row] for row in by_name["fig-time"].numbers.rows]
     assert [row[-2] for row in rows] == ["0.01", "0.02", "0.1"]

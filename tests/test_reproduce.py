@@ -368,8 +368,8 @@ def test_what_a_result_file_has_is_not_done_again_where_the_runs_are_gone(tmp_pa
 
 def test_the_search_never_looks_at_test_images(tmp_path, monkeypatch):
     seen = []
-    load = measures._loaded.__wrapped__
-    monkeypatch.setattr(measures, "_loaded", lambda data, split: (seen.append(split), load(data, split))[1])
+    honest = measures.loaded
+    monkeypatch.setattr(measures, "loaded", lambda data, split: (seen.append(split), honest(data, split))[1])
     job = quick(measures=("validation",))
     assert do(job, TINY, str(tmp_path))
     (record,) = records_of("search", job, TINY, str(tmp_path))
@@ -403,13 +403,13 @@ def test_a_measurement_is_kept_under_what_it_depends_on():
 
 
 def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():
-    data = tuple(dataclasses.asdict(Data(name="scenes")).items())
+    data = Data(name="scenes")
     assert TINY.corrupted
-    pool = measures._pool(data, TINY.corrupted)
+    pool = measures.corrupted(data, TINY.corrupted)
     assert len(pool.images) == len(pool.cell) == TINY.corrupted * len(measures.cells())
-    assert pool.images.labels.equal(measures._loaded(data, "test").labels[: len(pool.cell)])
+    assert pool.images.labels.equal(measures.loaded(data, "test").labels[: len(pool.cell)])
     with pytest.raises(ValueError, match="more than the 500 of scenes; take at most 5"):
-        measures._pool(data, 6)
+        measures.corrupted(data, 6)
 
 
 def test_two_processes_do_not_train_one_run_at_once(tmp_path):

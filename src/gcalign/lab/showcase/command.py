@@ -54,7 +54,7 @@ def report(
         raise ValueError(f"{folder} has no runs{said}; make one with: gcalign train method=gca-uot data=scenes")
     chosen = choose(runs, shown)
     gallery = Showcase(images, encoders, [path_of(root) for root in roots])
-    drawn = _results(path_of(results), notes) if results else []
+    drawn = drawn_results(path_of(results), notes) if results else []
     drawn += pair_results(chosen, names(chosen))
     interactive = [gallery.show(entry, name) for entry, name in zip(chosen, names(chosen), strict=True)]
     words = ["gcalign", "report", folder, "-o", path.name, *(["--results", results] if results else [])]
@@ -165,7 +165,7 @@ def _table(runs: Sequence[Entry]) -> Grid:
     return Grid(head, [[Cell(row.get(name, "–")) for name in head] for row in rows])
 
 
-def _results(folder: Path, notes: list[str]) -> list[DrawnResult]:
+def drawn_results(folder: Path, notes: list[str]) -> list[DrawnResult]:
     """Every result of a folder that can be read, in the order of the experiments; the others are named in `notes`."""
     if not folder.is_dir():
         raise ValueError(f"--results {folder} must be a folder of results; `gcalign reproduce table1` makes one")

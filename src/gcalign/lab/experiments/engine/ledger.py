@@ -52,7 +52,11 @@ def claims(
         files.writable("--write", write)
     results = Results.read(Path(folder), scale)
     judgements = judged(results, [named(name) for name in experiments])
-    proofs = _verified() if theorems else []
+    proofs: list[verify.ClaimCheck] = []
+    if theorems:
+        from gcalign.lab import verify
+
+        proofs = verify.run()
     if write is not None:
         files.write(path_of(write), markdown(judgements, results, proofs))
     if to_json is not None:
@@ -60,12 +64,6 @@ def claims(
         files.to_json_file(to_json, content | {"theorems": [asdict(v) for v in proofs]})
     if to_json != "-":
         _show(judgements, proofs)
-
-
-def _verified() -> list[verify.ClaimCheck]:
-    from gcalign.lab import verify
-
-    return verify.run()
 
 
 def summary(judgements: Sequence[Judgement]) -> str:

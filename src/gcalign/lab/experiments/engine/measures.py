@@ -181,9 +181,9 @@ def _pool(data: tuple[tuple[str, Any], ...], each: int) -> Pool:
     return Pool(images, torch.arange(len(cells())).repeat_interleave(each))
 
 
-def corrupted(of: MeasuredRun, each: int) -> Pool:
+def corrupted(data: Data, each: int) -> Pool:
     """The same images for every run, made once by a process."""
-    return _pool(tuple(dataclasses.asdict(of.data).items()), each)
+    return _pool(tuple(dataclasses.asdict(data).items()), each)
 
 
 # --- what is measured ------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _cifar10c(of: MeasuredRun) -> list[Record]:
     if of.scale.corrupted is None:  # the published files, or all of it made here; a linear layer for each
         result = use.SPECIAL["cifar10c"](use.Subject(lambda images: of.encoder, of.data, of.device, False), seed=0)
         return [Record(measure="cifar10c", value=result.accuracy, about=_about(result))]
-    pool = corrupted(of, of.scale.corrupted)
+    pool = corrupted(of.data, of.scale.corrupted)
     x = extract(of.encoder, pool.images, device=of.device)
     _, y = labels_of(pool.images, "cifar10c").unique(return_inverse=True)
     rest, known = stratified(y, SHARE, seed=0)
@@ -269,7 +269,7 @@ def _cifar10c(of: MeasuredRun) -> list[Record]:
 def _align_uniform(of: MeasuredRun) -> list[Record]:
     test = of.images("test")
     n = min(PAIRED, len(test))
-    pools = {"clean": test, "corrupted": corrupted(of, n // len(cells())).images}
+    pools = {"clean": test, "corrupted": corrupted(of.data, n // len(cells())).images}
     records = []
     for on, images in pools.items():
         z1, z2 = of.pairs(images, torch.arange(min(PAIRED, len(images))))
