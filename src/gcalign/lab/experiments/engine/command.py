@@ -111,7 +111,7 @@ def reproduce(name: str, overrides: Sequence[str]) -> None:
     jobs = _jobs(request, chosen)
     archive = request.archive(request.experiment.name)
     if not request.partial:
-        _run(request, jobs, archive, archive.computed)
+        _run(request, jobs, archive, archive.computed(jobs))
     written = archive.save(jobs, _computed(request, jobs, archive))
     have = len(jobs) - len(archive.missing(jobs))
     print(f"results: {request.file} ({len(written)} records, {have} of {len(jobs)} runs)", flush=True)
@@ -119,13 +119,19 @@ def reproduce(name: str, overrides: Sequence[str]) -> None:
 
 
 def _computed(request: Reproduction, jobs: Sequence[Job], archive: Archive) -> list[Record]:
-    """The numbers that are of no job, filed as they come."""
-    computed: list[Record] = []
+    """The numbers that are of no job, filed as they come, over those that the file has."""
+    known = archive.computed(jobs)
+    computed = {_place(record): record for record in known}
     if request.experiment.compute:
-        for some in request.experiment.compute(Computing(request.scale, request.runs, archive.computed)):
-            computed += some
-            archive.save(jobs, computed)
-    return computed
+        for some in request.experiment.compute(Computing(request.scale, request.runs, known)):
+            computed |= {_place(record): record for record in some}
+            archive.save(jobs, [*computed.values()])
+    return [*computed.values()]
+
+
+def _place(record: Record) -> tuple[object, ...]:
+    """What a number is of."""
+    return record.measure, record.seed, *sorted(record.labels.items())
 
 
 def _searched(request: Reproduction) -> Chosen:
@@ -146,8 +152,7 @@ def _searched(request: Reproduction) -> Chosen:
                 f"finish it with: {_again(request, f'runs={request.runs}')}"
             )
         _run(request, trials, archive, others)
-        if missing:
-            archive.save(trials, others)
+        archive.save(trials, others)
     return search.chosen(archive.collect(trials), request.scale.search)
 
 
@@ -155,13 +160,24 @@ def _jobs(request: Reproduction, chosen: Chosen) -> list[Job]:
     return request.experiment.jobs(request.scale, chosen) if request.experiment.jobs else []
 
 
+def _foreseen(request: Reproduction) -> tuple[list[Job], list[Job], bool]:
+    """The jobs of the search as far as it is known, those of the experiment, and whether the search is over.
+
+    Until then, those of the experiment have the first settings of the search.
+    """
+    scale, methods = request.scale, request.experiment.searched
+    archive = request.archive(scale.search.name)
+    trials = search.jobs(scale, methods)
+    trials = search.jobs(scale, methods, archive.collect(trials))
+    over = not archive.missing(trials)
+    chosen = search.chosen(archive.collect(trials), scale.search) if over else search.first(methods, scale.search)
+    return trials, _jobs(request, chosen), over
+
+
 def _check_data(request: Reproduction) -> None:
     """That the data of every job can be read, before the first of them; and read once, if it must be downloaded."""
-    methods = request.experiment.searched
-    groups = (
-        (request.scale.search.name, search.jobs(request.scale, methods)),
-        (request.experiment.name, _jobs(request, search.first(methods, request.scale.search))),
-    )
+    trials, jobs, _ = _foreseen(request)
+    groups = ((request.scale.search.name, trials), (request.experiment.name, jobs))
     unread = [job for name, jobs in groups for job in request.archive(name).missing(jobs)]
     for job in {data_name(job.words): job for job in unread}.values():
         _read(request, job)
@@ -223,20 +239,16 @@ def _again(request: Reproduction, *more: str) -> str:
 
 def _show(request: Reproduction) -> None:
     """The commands, one to a line, and on standard error how many there are."""
-    scale, name, methods = request.scale, request.experiment.name, request.experiment.searched
-    filed, done = request.archive(scale.search.name), request.archive(name)
-    trials = search.jobs(scale, methods)
-    trials = search.jobs(scale, methods, filed.collect(trials))
-    over = not filed.missing(trials)
-    chosen = search.chosen(filed.collect(trials), scale.search) if over else search.first(methods, scale.search)
-    jobs = _jobs(request, chosen)
+    name = request.experiment.name
+    trials, jobs, over = _foreseen(request)
     commands = dict.fromkeys(command(job, request.runs) for job in [*trials, *jobs])
     if not commands:
         print(f"{name}: no training runs, it is computed", file=sys.stderr)
         return
     print("\n".join(commands))
     parts = []
-    for what, asked, archive in (("the search", trials, filed), ("the experiment", jobs, done)):
-        parts += [f"{len(asked) - len(archive.missing(asked))} of {len(asked)} in {what}"] if asked else []
+    for what, asked, file in (("the search", trials, request.scale.search.name), ("the experiment", jobs, name)):
+        if asked:
+            parts.append(f"{len(asked) - len(request.archive(file).missing(asked))} of {len(asked)} in {what}")
     caveat = "" if over else "; the experiment's words are the search's first until it is done"
     print(f"{name}: {len(commands)} different commands; finished: {', '.join(parts)}{caveat}", file=sys.stderr)

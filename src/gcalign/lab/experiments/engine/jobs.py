@@ -108,12 +108,10 @@ class Archive:
 
     def __init__(self, name: str, file: Path, scale: Scale, runs: str) -> None:
         self.name, self.file, self.scale, self.runs = name, file, scale, runs
-        filed = records.read(file) if file.exists() else []
-        self.computed = [record for record in filed if record.run is None]  # of no job
-        self._filed: dict[frozenset[str], list[Record]] = {}
-        for record in filed:
-            if record.run is not None:
-                self._filed.setdefault(_identity(record.words), []).append(record)
+        self._filed: dict[frozenset[str], list[Record]] = {}  # those of no run have no words, or are of times
+        for record in records.read(file) if file.exists() else []:
+            words = _identity(record.words) if record.run is not None else frozenset()
+            self._filed.setdefault(words, []).append(record)
         self._read: dict[tuple[str, ...], list[Record]] = {}
 
     def of(self, job: Job) -> list[Record]:
@@ -128,11 +126,16 @@ class Archive:
         return self._read[key]
 
     def _from_file(self, job: Job) -> list[Record]:
-        mine = self._filed.get(_identity(job.words), [])
-        mine = [r for r in mine if r.labels | dict(job.labels) == r.labels]
+        # older files have no run in the records of some jobs
+        every = self._filed.get(_identity(job.words)) or self._filed.get(frozenset(), [])
+        mine = [r for r in every if _is_of(r, job)]
         keys_there = {r.about.get("key") for r in mine}
         # None: older files have no keys, and a job was filed when all of it was measured
         return mine if None in keys_there or set(keys(job, self.scale)) <= keys_there else []
+
+    def computed(self, jobs: Sequence[Job]) -> list[Record]:
+        """What the file has that is of none of these jobs."""
+        return [r for r in self._filed.get(frozenset(), []) if not any(_is_of(r, job) for job in jobs)]
 
     def collect(self, jobs: Sequence[Job]) -> list[Record]:
         """The records of those jobs that are finished."""
@@ -147,6 +150,10 @@ class Archive:
         every = [*self.collect(jobs), *more]
         records.write(self.file, every)
         return every
+
+
+def _is_of(record: Record, job: Job) -> bool:
+    return record.seed == job.seed and record.labels | dict(job.labels) == record.labels
 
 
 def _identity(words: Sequence[str]) -> frozenset[str]:

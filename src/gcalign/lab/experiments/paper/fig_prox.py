@@ -24,7 +24,7 @@ RELAXED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 def compute(of: Computing) -> Iterator[list[Record]]:
     """What a proximal operator does."""
-    yield []
+    yield from ()
 
 
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:

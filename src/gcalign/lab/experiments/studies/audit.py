@@ -85,7 +85,6 @@ def audited(of: MeasuredRun, n: int) -> list[Record]:
 
 def compute(of: Computing) -> Iterator[list[Record]]:
     """The pairs that need no run; each cell is filed when it is done, and not done again."""
-    yield [*of.known]
     for seed in of.scale.seeds:
         for clean in _sets(of, seed):
             print(f"{NAME}, seed {seed}: {clean.name}, {len(clean)} pairs", file=sys.stderr, flush=True)

@@ -110,7 +110,6 @@ def compute(of: Computing) -> Iterator[list[Record]]:
     """Pictures and English names of emoji, if their table is there; what is finished is not done again."""
     from gcalign.lab.data.catalogue import table_in
 
-    yield [*of.known]
     table = None if of.scale.name == "tiny" else table_in(value_of(of.scale.images, "data.root"), EMOJI)
     for seed, method in itertools.product(of.scale.seeds, METHODS):
         cell = {"data": "emoji", "method": method}
