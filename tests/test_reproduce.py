@@ -689,7 +689,7 @@ def test_a_job_meets_few_modules_on_its_way_to_a_verdict(tmp_path):
         for job in some:
             assert do(job, scale, archive.runs)
         archive.save(some)
-        judgement = own.claims[0].judged(Results.read(tmp_path, "tiny"))
+        judgement = next(iter(own.claims())).judged(Results.read(tmp_path, "tiny"))
     finally:
         sys.setprofile(before)
     assert (judgement.n, judgement.scale) == (2, "tiny")
@@ -715,7 +715,7 @@ def test_an_experiment_of_ones_own_is_named_by_its_module(batches, capsys):
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 2 * 2 * 2
     assert "batches" not in names()
-    assert named("batches").claims[0].judged(Results("tiny", {})).word == "not measured"
+    assert next(iter(named("batches").claims())).judged(Results("tiny", {})).word == "not measured"
 
 
 @pytest.mark.slow

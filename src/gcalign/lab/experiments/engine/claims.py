@@ -163,7 +163,7 @@ class EmpiricalClaim:
 
 def judged(results: Results, more: Sequence[Experiment] = ()) -> list[Judgement]:
     """Every claim, and those of experiments of the user's own, after Holm's correction over each family."""
-    claims = [*every_claim(), *(claim for experiment in more for claim in experiment.claims)]
+    claims = [*every_claim(), *(claim for experiment in more for claim in experiment.claims())]
     judgements = [claim.judged(results) for claim in claims]
     for family in {j.family for j in judgements}:
         tested = [k for k, j in enumerate(judgements) if j.family == family and j.p is not None]

@@ -146,7 +146,7 @@ class Experiment:
     searched: tuple[str, ...] = ()  # methods whose hyper-parameters its jobs take from the search
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a scale, by the scale's name
     measures: Mapping[str, Measure] = field(default_factory=dict)  # its own, beside those of the engine
-    claims: Sequence[EmpiricalClaim] = ()
+    claims: Callable[[], Iterable[EmpiricalClaim]] = tuple
     place: float = 100  # in lists of experiments
 
     @property
@@ -314,7 +314,7 @@ def named(name: str) -> Experiment:
 
 def every_claim() -> list[EmpiricalClaim]:
     """The claims of all experiments, and of modules that have claims alone, by the place of their family."""
-    claims = [claim for experiment in _experiments().values() for claim in experiment.claims]
+    claims = [claim for experiment in _experiments().values() for claim in experiment.claims()]
     claims += [claim for module in _modules() for claim in getattr(module, "CLAIMS", ())]
     return sorted(claims, key=lambda claim: claim.family.place)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,6 +107,19 @@ def smoother(results: Results) -> Judgement:
     return Judgement("held" if all(rises) else "failed", f"entropy of a row, in nats: {'; '.join(text)}")
 
 
+def claims() -> Iterable[EmpiricalClaim]:
+    return [
+        EmpiricalClaim(
+            PLANS,
+            "ε smooths",
+            "sec:otppm, fig:epsilon_study",
+            "ε controls the amount of smoothing: the plan's entropy rises with ε",
+            "a picture",
+            smoother,
+        ),
+    ]
+
+
 EXPERIMENTS = (
     Experiment(
         "fig-epsilon",
@@ -113,16 +127,7 @@ EXPERIMENTS = (
         jobs,
         searched=("ince",),
         measures={"plans-epsilon": plans_by_epsilon},
-        claims=(
-            EmpiricalClaim(
-                PLANS,
-                "ε smooths",
-                "sec:otppm, fig:epsilon_study",
-                "ε controls the amount of smoothing: the plan's entropy rises with ε",
-                "a picture",
-                smoother,
-            ),
-        ),
+        claims=claims,
         place=11,
     ),
 )

@@ -6,6 +6,7 @@ claims that more weight on the domain raises domain accuracy and costs no class 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,24 +111,27 @@ def most_against_none(results: Results, measure: str, rule: Bounds) -> Judgement
     return difference.judged(rule, "; ".join([text, *across]))
 
 
-CLAIMED = (
-    EmpiricalClaim(
-        TARGET,
-        "domain accuracy",
-        "sec:domaingen, fig:Ptgt",
-        "More weight on the domain raises the accuracy of domain classification",
-        "{} % → {} %".format(*paper.DOMAIN_ACCURACY),
-        partial(most_against_none, measure="domain", rule=ABOVE),
-        exploratory=True,
-    ),
-    EmpiricalClaim(
-        TARGET,
-        "class accuracy",
-        "sec:domaingen, fig:Ptgt",
-        "… “without diminishing classification performance” (held: the interval is above −1 point)",
-        "no figure in the text",
-        partial(most_against_none, measure="across-domains", rule=NOT_WORSE),
-        exploratory=True,
-    ),
-)
-EXPERIMENTS = (Experiment("fig-ptgt", draw, jobs, claims=CLAIMED, place=6),)
+def claims() -> Iterable[EmpiricalClaim]:
+    return [
+        EmpiricalClaim(
+            TARGET,
+            "domain accuracy",
+            "sec:domaingen, fig:Ptgt",
+            "More weight on the domain raises the accuracy of domain classification",
+            "{} % → {} %".format(*paper.DOMAIN_ACCURACY),
+            partial(most_against_none, measure="domain", rule=ABOVE),
+            exploratory=True,
+        ),
+        EmpiricalClaim(
+            TARGET,
+            "class accuracy",
+            "sec:domaingen, fig:Ptgt",
+            "… “without diminishing classification performance” (held: the interval is above −1 point)",
+            "no figure in the text",
+            partial(most_against_none, measure="across-domains", rule=NOT_WORSE),
+            exploratory=True,
+        ),
+    ]
+
+
+EXPERIMENTS = (Experiment("fig-ptgt", draw, jobs, claims=claims, place=6),)

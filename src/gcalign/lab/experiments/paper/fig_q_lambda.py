@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,22 +95,26 @@ def above_the_line(results: Results) -> Judgement:
     return Judgement(word, f"{text}; from {' to '.join(both)}", min(e.n for e in known.values()))
 
 
+def claims() -> Iterable[EmpiricalClaim]:
+    return [
+        EmpiricalClaim(
+            ITERATIONS,
+            "q and λ",
+            "fig:ablation_study",
+            "GCA-RINCE lies above the INCE line over q and λ with large erase (held: in most settings)",
+            "a picture; 89.21 against 88.40 % in tab:cifar10",
+            above_the_line,
+        ),
+    ]
+
+
 EXPERIMENTS = (
     Experiment(
         "fig-q-lambda",
         draw,
         jobs,
         searched=("ince", "gca-rince"),
-        claims=(
-            EmpiricalClaim(
-                ITERATIONS,
-                "q and λ",
-                "fig:ablation_study",
-                "GCA-RINCE lies above the INCE line over q and λ with large erase (held: in most settings)",
-                "a picture; 89.21 against 88.40 % in tab:cifar10",
-                above_the_line,
-            ),
-        ),
+        claims=claims,
         place=13,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,22 +92,27 @@ def _printed(method: str) -> str:
 
 
 WHERE = "Computational Complexity"
-CLAIMED = (
-    EmpiricalClaim(
-        COST,
-        "FLOPs GCA-INCE",
-        WHERE,
-        "GCA-INCE has 5 % more FLOPs than INCE",
-        _printed("gca-ince"),
-        partial(at_most, method="gca-ince", more=0.055),  # 5 % are meant to the nearest one
-    ),
-    EmpiricalClaim(
-        COST,
-        "FLOPs GCA-UOT",
-        WHERE,
-        "GCA-UOT saves 30 % of INCE's FLOPs",
-        f"{_printed('gca-uot')}; its INCE multiplies by dense diagonal matrices (`flops published` below)",
-        partial(at_most, method="gca-uot", more=MFLOPS["gca-uot"] / MFLOPS["ince"] - 1),
-    ),
-)
-EXPERIMENTS = (Experiment("flops", draw, compute=compute, claims=CLAIMED, place=8),)
+
+
+def claims() -> Iterable[EmpiricalClaim]:
+    return [
+        EmpiricalClaim(
+            COST,
+            "FLOPs GCA-INCE",
+            WHERE,
+            "GCA-INCE has 5 % more FLOPs than INCE",
+            _printed("gca-ince"),
+            partial(at_most, method="gca-ince", more=0.055),  # 5 % are meant to the nearest one
+        ),
+        EmpiricalClaim(
+            COST,
+            "FLOPs GCA-UOT",
+            WHERE,
+            "GCA-UOT saves 30 % of INCE's FLOPs",
+            f"{_printed('gca-uot')}; its INCE multiplies by dense diagonal matrices (`flops published` below)",
+            partial(at_most, method="gca-uot", more=MFLOPS["gca-uot"] / MFLOPS["ince"] - 1),
+        ),
+    ]
+
+
+EXPERIMENTS = (Experiment("flops", draw, compute=compute, claims=claims, place=8),)
