@@ -283,7 +283,7 @@ def noise_claims() -> Iterator[EmpiricalClaim]:
         yield EmpiricalClaim(VIEWS, f"{NAMES[m]}, mismatched pairs", where, says, OURS, judge)
 
 
-def _at_most_noise(method: str, measure: str | None, **more: Any) -> Contrast:
+def _mostly_mismatched(method: str, measure: str | None, **more: Any) -> Contrast:
     """method − INCE with most pairs mismatched."""
     text = f"{{gap}} ({{percent[{method}]}} against {{percent[ince]}} %) {SHARE}"
     about = {"at": {"noise": MOST}, "planned": True, "text": text, **more}
@@ -296,9 +296,9 @@ def mismatch_claims() -> Iterator[EmpiricalClaim]:
         for m in sorted((m for m in COMPARED if m != "ince"), key=lambda m: m != "gca-uot"):
             says = f"{NAMES[m]} is above INCE where most pairs are mismatched, {name}"
             says += " (primary)" if measure == "knn" and m == "gca-uot" else ""
-            yield EmpiricalClaim(E1, f"E1 {NAMES[m]}, {name}", "plan, E1", says, OURS, _at_most_noise(m, measure))
+            yield EmpiricalClaim(E1, f"E1 {NAMES[m]}, {name}", "plan, E1", says, OURS, _mostly_mismatched(m, measure))
     for labels in ("100", "10"):
-        judge = _at_most_noise("gca-uot", f"{labels}-labels")
+        judge = _mostly_mismatched("gca-uot", f"{labels}-labels")
         says = f"GCA-UOT is above INCE with {labels} labels"
         yield EmpiricalClaim(SECONDARY, f"E1 {labels} labels", "plan, E1", says, OURS, judge)
     yield EmpiricalClaim(
@@ -307,7 +307,7 @@ def mismatch_claims() -> Iterator[EmpiricalClaim]:
         "plan, E1",
         "GCA-UOT is above INCE in telling true from mismatched pairs (AUROC of the plan)",
         OURS,
-        _at_most_noise(
+        _mostly_mismatched(
             "gca-uot",
             AUROC,
             at={"noise": MOST, "score": "plan"},
