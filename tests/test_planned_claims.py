@@ -118,7 +118,7 @@ def test_a_family_of_eight_is_corrected_together():
 
 
 def test_the_intervals_of_a_family_hold_together():
-    both = [*mismatch(0.01).records["fig-mismatch"], *mismatch(0.0, "linear-fast").records["fig-mismatch"]]
+    both = [*mismatched(0.01), *mismatched(0.0, "linear-fast")]
     label = "E1 GCA-UOT, nearest neighbours"
     (judged,) = [j for j in claims.judged(results("fig-mismatch", both)) if j.claim.label == label]
     values = {
@@ -127,7 +127,7 @@ def test_the_intervals_of_a_family_hold_together():
     }
     low, high = stats.ttest_rel(values["gca-uot"], values["ince"]).confidence_interval(1 - 0.05 / 8)
     interval = f"[{100 * low:+.2f}, {100 * high:+.2f}] points; pooled [".replace("-", "−")
-    assert interval in judged.verdict.ours
+    assert interval in judged.result
 
 
 def relaxed(measure, levels, noise=1.0, wanted=range(10, 14), **labels):
@@ -343,7 +343,7 @@ def test_retrieval_is_judged_for_clean_and_for_mismatched_pairs(gain, noise, wor
     clean, noisy = "E5 GCA-UOT, clean pairs", "E5 GCA-UOT, mismatched pairs"
     assert verdict(clean, retrieval(gain, noise=noise)).word == word
     assert verdict(noisy, retrieval(0.0, gain, noise=noise)).word == word
-    assert "with 30 % of the pairs mismatched" in verdict(noisy, retrieval(0.0)).ours
+    assert "with 30 % of the pairs mismatched" in verdict(noisy, retrieval(0.0)).result
     assert verdict(clean, retrieval(gain, wanted=range(4))).word == "not measured"
 
 
