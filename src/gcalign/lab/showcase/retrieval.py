@@ -19,7 +19,7 @@ def pair_results(entries: Sequence[Entry], names: Sequence[str]) -> list[DrawnRe
         last: dict[str, DrawnResult] = {}
         for line in entry.results:
             if line["kind"] == "probe" and entry.config.data.paired:
-                with suppress(KeyError, TypeError, ValueError, AttributeError):  # not what `pair_use.probe` writes
+                with suppress(KeyError, TypeError, ValueError, AttributeError):  # not what `gcalign probe` writes
                     last[line["protocol"]] = _drawn(entry, name, line)
         found += last.values()
     return found
