@@ -12,6 +12,7 @@ from torch import Tensor
 
 torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)  # the width that a parallel run of tests gives to its workers
+os.environ.pop("GCALIGN_DATA", None)  # tests say where their data is
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp()  # the list of places that commands named is not the user's own
 settings.register_profile("gcalign", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("gcalign")

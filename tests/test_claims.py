@@ -10,12 +10,13 @@ import pytest
 
 from gcalign import cli
 from gcalign.lab import paper
-from gcalign.lab.experiments import claims, planned_claims, printed, records
-from gcalign.lab.experiments.columns import EXTREME, NEW_COMBINE, Column
-from gcalign.lab.experiments.ledger import LEDGER, OWN
-from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.statistics import contrast
-from gcalign.lab.experiments.verdicts import Results, Verdict
+from gcalign.lab.experiments.engine import claims, records
+from gcalign.lab.experiments.engine.claims import Judgement, Results
+from gcalign.lab.experiments.engine.experiment import EXTREME, every_claim
+from gcalign.lab.experiments.engine.records import Record
+from gcalign.lab.experiments.engine.statistics import Estimate, contrast, simultaneous
+from gcalign.lab.experiments.paper import printed
+from gcalign.lab.experiments.paper.columns import NEW_COMBINE, Column
 
 
 def table(*, column="standard", **values) -> list[Record]:
@@ -35,16 +36,16 @@ def table(*, column="standard", **values) -> list[Record]:
 
 
 def results(experiment: str, values: list[Record]) -> Results:
-    return Results("small", {experiment: values})
+    return Results("small", {experiment: records.frame(values)})
 
 
-def verdict(label: str, found: Results) -> Verdict:
+def verdict(label: str, found: Results) -> Judgement:
     """By itself, before the correction over its family."""
-    (claim,) = [c for c in LEDGER if c.label == label]
-    return claim.verdict(found)
+    (claim,) = [c for c in every_claim() if c.label == label]
+    return claim.judged(found)
 
 
-def in_family(label: str, found: Results) -> claims.Judged:
+def in_family(label: str, found: Results) -> Judgement:
     (judged,) = [j for j in claims.judged(found) if j.claim.label == label]
     return judged
 
@@ -77,21 +78,21 @@ def test_where_the_paper_has_a_loss_a_loss_is_what_holds():
 
 
 def test_without_result_files_every_claim_names_the_command_that_measures_it():
-    for claim in LEDGER:
-        found = claim.verdict(Results("small", {}))
-        if claim.section != OWN:
+    for claim in every_claim():
+        found = claim.judged(Results("small", {}))
+        if claim.family.kind != "printed":
             assert found.word == "not measured", claim.label
-            assert found.ours.startswith("`gcalign reproduce ")
-            assert found.ours.endswith(" scale=small`")
+            assert found.result.startswith("`gcalign reproduce ")
+            assert found.result.endswith(" scale=small`")
 
 
 def test_a_column_this_scale_has_no_runs_of_is_not_measured():
     found = verdict("Δ GCA-INCE, SVHN", results("table1", table(ince=NEAR, gca_ince=NEAR)))
-    assert found == Verdict("not measured", "`gcalign reproduce table1 scale=paper`")
+    assert (found.word, found.result) == ("not measured", "`gcalign reproduce table1 scale=paper`")
 
 
 def test_labels_are_unique_and_each_delta_is_there():
-    labels = [claim.label for claim in LEDGER]
+    labels = [claim.label for claim in every_claim()]
     assert len(set(labels)) == len(labels)
     assert sum(label.startswith("Δ ") for label in labels) == 16
 
@@ -105,7 +106,7 @@ def test_best_needs_to_beat_every_other_method():
     unclear = table(ince=NEAR, rince=(0.59, 0.61, 0.60), gca_uot=(0.6, 0.611, 0.62))
     found = verdict("GCA-UOT best", results("table1", unclear))
     assert found.word == "not shown"
-    assert "highest mean in 1 of 1 columns (CIFAR-10); better than every other method in 0" in found.ours
+    assert "highest mean in 1 of 1 columns (CIFAR-10); better than every other method in 0" in found.result
 
 
 def test_best_fails_only_where_a_loss_stands_among_all_comparisons():
@@ -117,7 +118,7 @@ def test_best_fails_only_where_a_loss_stands_among_all_comparisons():
         return verdict("GCA-UOT best", results("table1", table(rince=rival, gca_uot=uot)))
 
     assert against(0.05, 0.001).word == "failed"
-    assert "beaten" in against(0.05, 0.001).ours
+    assert "beaten" in against(0.05, 0.001).result
     assert against(0.05, 0.06).word == "not shown"
 
 
@@ -133,8 +134,8 @@ def test_best_is_not_beaten_by_the_one_of_many_rivals_that_chance_puts_ahead():
         return verdict("GCA-UOT best", results("table1", table(gca_uot=tuple(base.values()), **values)))
 
     column = results("table1", table(gca_uot=tuple(base.values()), **ahead)).of("table1")
-    alone = contrast({m: NEW_COMBINE[0].ours(column, m) for m in paper.METHODS}, {"iot": 1, "gca-uot": -1})
-    assert alone.pooled.p() < 0.05  # one comparison would be enough
+    alone = contrast(NEW_COMBINE[0].ours(column), {"iot": 1, "gca-uot": -1}, pooled=True)
+    assert alone.p() < 0.05  # one comparison would be enough
     assert found(ahead).word == "not shown"  # one of eight is not
     assert found(rivals | {"iot": tuple(x + 0.02 for x in rivals["iot"])}).word == "failed"
 
@@ -166,7 +167,7 @@ def test_lower_alignment_is_better():
     label = "alignment GCA-INCE, clean"
     assert verdict(label, measured((0.25, 0.26, 0.271))).word == "held"
     assert verdict(label, measured((0.35, 0.36, 0.371))).word == "failed"
-    assert "mean of 2 settings" in verdict(label, measured((0.25, 0.26, 0.271))).ours
+    assert "mean of 2 settings" in verdict(label, measured((0.25, 0.26, 0.271))).result
     assert verdict("alignment GCA-INCE, corrupted", measured((0.25, 0.26, 0.27))).word == "not measured"
 
 
@@ -189,8 +190,8 @@ def test_at_the_same_eps_a_difference_is_averaged_over_its_values(measure, label
     up, down = ("failed", "held") if lower else ("held", "failed")
     found = verdict(f"{label} GCA-INCE, same ε", measured(0.05, 0.01))
     assert (found.word, found.n) == (up, 3)
-    assert found.ours.startswith("+0.030 [" if lower else "+3.03 [")
-    assert found.ours.endswith(", mean of 2 values of ε")
+    assert found.result.startswith("+0.030 [" if lower else "+3.03 [")
+    assert found.result.endswith(", mean of 2 values of ε")
     assert verdict(f"{label} GCA-INCE, same ε", measured(-0.05, -0.01)).word == down
     assert verdict(f"{label} GCA-RINCE, same ε", measured(0.05, 0.01)).word == "not measured"
 
@@ -211,16 +212,16 @@ def ptgt(measure, none, most):
 def test_domain_accuracy_with_the_most_weight_is_compared_with_none():
     found = verdict("domain accuracy", results("fig-ptgt", ptgt("domain", (0.7, 0.71, 0.72), (0.9, 0.91, 0.921))))
     assert found.word == "held"
-    assert "71.0 % with pairs alone, 91.0 % at α = 1: +20.0" in found.ours
-    assert found.ours.endswith("50.0 % at β = 0.25")
+    assert "71.0 % with pairs alone, 91.0 % at α = 1: +20.0" in found.result
+    assert found.result.endswith("50.0 % at β = 0.25")
 
 
 @pytest.mark.parametrize("most", [(0.401, 0.41, 0.42), (0.35, 0.36, 0.371)])
 def test_class_accuracy_from_random_weights_is_told_but_decides_nothing(most):
     found = verdict("class accuracy", results("fig-ptgt", ptgt("across-domains", (0.40, 0.41, 0.42), most)))
     assert (found.word, found.n, found.p) == ("not judgeable", 3, None)
-    assert "41.0 % with pairs alone" in found.ours
-    assert found.ours.endswith("from random weights, where DomainBed starts from ImageNet's")
+    assert "41.0 % with pairs alone" in found.result
+    assert found.result.endswith("from random weights, where DomainBed starts from ImageNet's")
 
 
 def test_alignment_is_not_judged_where_the_search_chose_different_eps():
@@ -243,7 +244,7 @@ def test_alignment_is_not_judged_where_the_search_chose_different_eps():
     assert verdict(label, measured({"ince": 0.1, "gca-ince": 0.1})).word == "held"
     found = verdict(label, measured({"ince": 0.1, "gca-ince": 0.2}))
     assert (found.word, found.p) == ("not judgeable", None)
-    assert "confounded by ε, 0.2 for GCA-INCE and 0.1 for INCE" in found.ours
+    assert "confounded by ε, 0.2 for GCA-INCE and 0.1 for INCE" in found.result
 
 
 def test_noise_is_judged_at_its_largest_share():
@@ -255,7 +256,7 @@ def test_noise_is_judged_at_its_largest_share():
     ]
     found = verdict("GCA-RINCE, mismatched pairs", results("fig-noise", values))
     assert found.word == "held"
-    assert "60 % of the pairs" in found.ours
+    assert "60 % of the pairs" in found.result
 
 
 def test_methods_of_the_planned_experiment_are_judged_by_it_where_pairs_are_mismatched():
@@ -287,7 +288,7 @@ def test_which_is_faster_is_decided_by_the_loss_alone(uot, word):
     found = verdict("run time GCA-UOT, INCE", results("fig-time", values))
     assert (found.word, found.n, found.of) == (word, 3, "rounds")
     ratio = math.exp(sum(math.log(a / b) for a, b in zip(uot, loss["ince"], strict=True)) / 3) - 1
-    assert f"takes {100 * ratio:+.1f} [".replace("-", "−") in found.ours
+    assert f"takes {100 * ratio:+.1f} [".replace("-", "−") in found.result
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_counted_operations_need_no_seeds(uot, word):
 def test_the_flops_that_the_paper_states_are_those_of_its_code():
     found = verdict("FLOPs GCA-INCE", flops(ince=100.0, gca_ince=130.0))
     assert found.word == "held"
-    assert found.ours.startswith("published code: 6.62 against 6.31 million multiply-adds, +4.9 %; here 130.00")
+    assert found.result.startswith("published code: 6.62 against 6.31 million multiply-adds, +4.9 %; here 130.00")
 
 
 def plan(method, matrix, seed=0):
@@ -346,7 +347,7 @@ def test_plans_of_fewer_than_ten_iterations_converge_if_their_row_sums_are_equal
     record = replace(record, about=record.about | {"iterations": iterations, "eps": 0.2})
     found = verdict("fewer than ten", results("fig-plans", [record]))
     assert found.word == (word or "not measured")
-    assert word is None or "GCA-INCE, 5 iterations at ε = 0.2" in found.ours
+    assert word is None or "GCA-INCE, 5 iterations at ε = 0.2" in found.result
 
 
 @pytest.mark.parametrize(
@@ -365,7 +366,7 @@ def test_contrast_is_judged_over_the_seeds_of_each_plan(uot, word):
     ]
     found = verdict("contrast of GCA-UOT", results("fig-plans", values))
     assert (found.word, found.n) == (word, len(uot))
-    assert ("one run of each" in found.ours) == (len(uot) == 1)
+    assert ("one run of each" in found.result) == (len(uot) == 1)
 
 
 @pytest.mark.parametrize(("shares", "word"), [((0.9, 0.8, 0.6), "held"), ((0.9, 0.6, 0.8), "failed")])
@@ -393,19 +394,19 @@ def test_the_line_of_ince_is_passed_in_most_settings_or_not(gap, word):
     ]
     found = verdict("q and λ", results("fig-q-lambda", values))
     assert found.word == word
-    assert f"; from {100 * gap + 0.03:+.2f}".replace("-", "−") in found.ours
+    assert f"; from {100 * gap + 0.03:+.2f}".replace("-", "−") in found.result
 
 
 # --- the paper against itself ----------------------------------------------------------------------------------
 
 
 def test_the_papers_sentences_are_held_against_its_own_tables():
-    found = {c.label: c.verdict(Results("small", {})) for c in LEDGER if c.section == OWN}
+    found = {c.label: c.judged(Results("small", {})) for c in printed.CLAIMS}
     assert found["7 of 8"].word == "held"
     assert found["SVHN"].word == "failed"
-    assert found["rows Δ"].ours == "GCA-RINCE, CIFAR-100 (Ex): printed −0.47, the rows give −0.41"
-    assert "14 of 16 are gains; 4 have" in found["spread of Δ"].ours
-    assert "SimCLR, CIFAR-10: 92.07 ± 0.90, in the appendix 92.16 ± 0.16" in found["standard"].ours
+    assert found["rows Δ"].result == "GCA-RINCE, CIFAR-100 (Ex): printed −0.47, the rows give −0.41"
+    assert "14 of 16 are gains; 4 have" in found["spread of Δ"].result
+    assert "SimCLR, CIFAR-10: 92.07 ± 0.90, in the appendix 92.16 ± 0.16" in found["standard"].result
 
 
 def columns(**means) -> tuple[Column, ...]:
@@ -473,8 +474,8 @@ def test_a_claim_that_stands_alone_may_fall_in_its_family():
     small, large = found(0.009), found(0.03)
     assert verdict(label, small).word == "held"
     assert verdict(label, small).p < 0.05 < in_family(label, small).adjusted
-    assert in_family(label, small).verdict.word == "not shown"
-    assert in_family(label, large).verdict.word == "held"
+    assert in_family(label, small).word == "not shown"
+    assert in_family(label, large).word == "held"
 
 
 def test_a_verdict_is_exploratory_where_the_first_rule_would_not_have_given_it():
@@ -491,16 +492,34 @@ def test_a_verdict_is_exploratory_where_the_first_rule_would_not_have_given_it()
         return in_family("GCA-RINCE, mismatched pairs", results("fig-noise", values))
 
     steady = found(**{"gca-rince": (0.38, 0.39, 0.401)})
-    assert (steady.verdict.word, steady.shown) == ("held", "held")
+    assert (steady.word, steady.verdict) == ("held", "held")
     shaky = found(**{"gca-rince": (0.33, 0.38, 0.35)})
-    assert (shaky.verdict.first, shaky.verdict.word, shaky.shown) == ("not shown", "held", "held, exploratory")
+    assert (shaky.first, shaky.word, shaky.verdict) == ("not shown", "held", "held, exploratory")
 
 
 def test_what_was_mended_after_a_look_stays_exploratory():
     values = ptgt("domain", (0.7, 0.71, 0.72), (0.9, 0.91, 0.921))
     judged = in_family("domain accuracy", results("fig-ptgt", values))
-    assert (judged.verdict.word, judged.shown) == ("held", "held, exploratory")
+    assert (judged.word, judged.verdict) == ("held", "held, exploratory")
     assert judged.as_dict()["exploratory"]
+
+
+def test_the_intervals_of_a_family_hold_together():
+    values = [
+        Record("fig-align-uniform", "small", "alignment", x, {"method": m, "setting": "standard", "on": on}, seed)
+        for m, by in {"ince": (0.30, 0.31, 0.32), "gca-ince": (0.25, 0.26, 0.271)}.items()
+        for on in ("clean", "corrupted")
+        for seed, x in enumerate(by)
+    ]
+    found = results("fig-align-uniform", values)
+    judged = in_family("alignment GCA-INCE, clean", found)
+    assert judged.level == simultaneous(2) == pytest.approx(0.975)  # Bonferroni over the two that were tested
+    gaps = [0.25 - 0.30, 0.26 - 0.31, 0.271 - 0.32]
+    assert judged.as_dict()["simultaneous"]["ends"] == pytest.approx(Estimate.of(gaps).interval(0.975))
+    assert in_family("uniformity GCA-INCE, clean", found).as_dict()["simultaneous"] is None
+    text = verdict("alignment GCA-INCE, clean", replace(found, level=0.975)).result  # as it can be printed
+    low, high = Estimate.of(gaps).interval(0.975)
+    assert text.startswith(f"{sum(gaps) / 3:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−"))
 
 
 # --- the command -----------------------------------------------------------------------------------------------
@@ -520,7 +539,7 @@ def test_the_page_is_the_same_bytes_each_time_and_counts_its_verdicts(folder, ca
     assert pages[0] == pages[1]
     row = "+2.03 [+1.89, +2.18] points; paired [+1.89, +2.18] | small, 3 seeds | 0.00027 → 0.00027 |"
     assert any(line.startswith("| **held** | ") and row in line for line in pages[0].splitlines())
-    ours = sum(c.section not in (OWN, *planned_claims.SECTIONS) for c in LEDGER)
+    ours = sum(c.family.kind == "claimed" for c in every_claim())
     counts = f"1 held, 0 failed, 0 not shown, 0 not judgeable, 0 true by construction, {ours - 1} not measured"
     assert f"**{ours} claims: {counts};" in pages[0]
     assert "`gcalign verify` checks them" in pages[0]
@@ -530,7 +549,7 @@ def test_the_page_is_the_same_bytes_each_time_and_counts_its_verdicts(folder, ca
 def test_json_holds_every_claim_and_nothing_else_is_printed(folder, capsys):
     assert cli.main(["claims", str(folder), "--json", "-"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert [c["label"] for c in content["claims"]] == [c.label for c in LEDGER]
+    assert [c["label"] for c in content["claims"]] == [c.label for c in every_claim()]
     assert content["claims"][0]["verdict"] == "held"
     assert content["claims"][0]["basis"] == "small, 3 seeds"
     assert content["theorems"] == []
@@ -539,7 +558,8 @@ def test_json_holds_every_claim_and_nothing_else_is_printed(folder, capsys):
 def test_theorems_are_added_on_request(folder, monkeypatch):
     from gcalign.lab import verify
 
-    monkeypatch.setattr(claims, "_verified", lambda: verify.run(["pacs-classes"]))
+    honest = verify.run
+    monkeypatch.setattr(verify, "run", lambda: honest(["pacs-classes"]))
     assert cli.main(["claims", str(folder), "--theorems", "--write", str(folder / "c.md")]) == 0
     page = (folder / "c.md").read_text()
     assert "| **fails**, misprint | `pacs-classes` | PACS has five classes |" in page
@@ -548,7 +568,7 @@ def test_theorems_are_added_on_request(folder, monkeypatch):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["{}/none"], "is no folder of results; `gcalign reproduce"), (["{}", "--scale", "smal"], "did you mean 'small'")],
+    [(["{}/none"], "is not a results folder; `gcalign reproduce"), (["{}", "--scale", "smal"], "did you mean 'small'")],
 )
 def test_a_wrong_folder_or_scale_is_one_line_that_helps(folder, capsys, words, says):
     assert cli.main(["claims", *(word.format(folder) for word in words)]) == 2

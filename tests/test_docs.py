@@ -25,7 +25,7 @@ from PIL import Image
 
 import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Rows, cli, methods
-from gcalign.lab.experiments import launch
+from gcalign.lab.experiments.engine import launch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -356,7 +356,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
 def examples():
     """What the examples define, in a module of their own; the method is unregistered afterwards."""
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "add-your-own.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     known, module = dict(methods._REGISTRY), ModuleType("docs_examples")
     sys.modules[module.__name__] = module  # where a dataclass looks for its annotations
     exec("\n".join(blocks), module.__dict__)

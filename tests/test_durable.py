@@ -19,7 +19,9 @@ from PIL import Image
 from gcalign.cli import main
 from gcalign.lab import files
 from gcalign.lab.data.sources import load
-from gcalign.lab.experiments import records, registry, sweep
+from gcalign.lab.experiments.engine import records
+from gcalign.lab.experiments.engine.experiment import SCALES, Job
+from gcalign.lab.experiments.engine.jobs import do, run_of
 from gcalign.lab.training import checkpoints, listing, owner
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.owner import BusyError, owned
@@ -137,9 +139,9 @@ def test_probes_and_sweeps_own_the_run_they_write_to(tmp_path, monkeypatch):
     probe([f"run={run.path}", "protocol=knn", "data.limit=40"])
     written = [who for name, who in seen if name == "results.jsonl"]
     assert written[-1].pid == os.getpid()
-    job = registry.Job({}, tuple(word for word in SCENES if not word.startswith("logger")), ("knn",), 3)
-    with holder(sweep.run_of(job, str(tmp_path)).path) as other:
-        assert not sweep.do(job, registry.Scale("tiny", (), (), (), (), (), "knn", None), str(tmp_path))
+    job = Job({}, tuple(word for word in SCENES if not word.startswith("logger")), ("knn",), 3)
+    with holder(run_of(job, str(tmp_path)).path) as other:
+        assert not do(job, SCALES["tiny"], str(tmp_path))
         other.kill()
 
 

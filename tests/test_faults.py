@@ -29,13 +29,14 @@ import faults
 import gcalign
 from gcalign.cli import main
 from gcalign.lab.data.sources import load
-from gcalign.lab.experiments import records, sweep
-from gcalign.lab.experiments.archive import Archive
+from gcalign.lab.experiments.engine import records
+from gcalign.lab.experiments.engine.experiment import TINY
+from gcalign.lab.experiments.engine.jobs import Archive, do
 from gcalign.lab.training.callbacks import RunRecorder
 from gcalign.lab.training.checkpoints import checkpoint_step
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
-from test_reproduce import TINY, quick
+from quick import quick
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning|fork).*")]
 
@@ -161,7 +162,7 @@ def reproduced(folder: Path) -> dict[str, bytes]:
     archive = Archive("fig-noise", folder / "results" / "fig-noise.jsonl", TINY, str(folder / "runs"))
     jobs = [quick("ince", measures=("knn",)), quick("gca-ince", measures=("knn", "align-uniform"))]
     for job in archive.missing(jobs):
-        assert sweep.do(job, TINY, archive.runs)
+        assert do(job, TINY, archive.runs)
         archive.save(jobs)
     archive.save(jobs)
     paths = [*(folder / "results").iterdir(), *(folder / "runs").glob("*/weights.safetensors")]

@@ -14,18 +14,11 @@ import torch
 from matplotlib.figure import Figure
 
 import gcalign
-from gcalign.lab.experiments.figures import (
-    accuracy,
-    geometry,
-    paired,
-    plans,
-    style,
-)
-from gcalign.lab.experiments.figures import (
-    targets as target_figures,
-)
-from gcalign.lab.experiments.records import Record, read, write
-from gcalign.lab.experiments.statistics import cells
+from gcalign.lab.experiments.engine import drawing
+from gcalign.lab.experiments.engine.experiment import Computing, named
+from gcalign.lab.experiments.engine.records import Record, by_seed, frame, read, write
+from gcalign.lab.experiments.engine.statistics import Estimate
+from gcalign.lab.experiments.paper import fig_prox, fig_ptgt, fig_time, flops
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
 SEEDS = (0, 1, 2)
@@ -178,73 +171,74 @@ def windows(settings=("C0, 32 px", "DomainBed, 32 px")):
 
 
 WHOLE = {
-    "fig-noise": (accuracy.fig_noise, noise),
-    "fig-sensitivity": (accuracy.fig_sensitivity, sensitivity),
-    "fig-q-lambda": (accuracy.fig_q_lambda, q_lambda),
-    "fig-time": (accuracy.fig_time, times),
-    "fig-ptgt": (accuracy.fig_ptgt, targets),
-    "fig-plans": (plans.fig_plans, by_class),
-    "fig-epsilon": (plans.fig_epsilon, by_epsilon),
-    "fig-align-uniform": (geometry.fig_align_uniform, align_uniform),
-    "fig-prox": (geometry.fig_prox, list),
-    "fig-same-eps": (paired.fig_same_eps, same_eps),
-    "fig-extreme": (paired.fig_extreme, extreme_views),
-    "fig-targets": (target_figures.fig_targets, target_plans),
-    "fig-targets-window": (target_figures.fig_targets_window, windows),
-    "fig-mismatch": (paired.fig_mismatch, mismatched),
-    "fig-mismatch-lambda": (paired.fig_mismatch_lambda, relaxed),
+    "fig-noise": noise,
+    "fig-sensitivity": sensitivity,
+    "fig-q-lambda": q_lambda,
+    "fig-time": times,
+    "fig-ptgt": targets,
+    "fig-plans": by_class,
+    "fig-epsilon": by_epsilon,
+    "fig-align-uniform": align_uniform,
+    "fig-prox": list,
+    "fig-same-eps": same_eps,
+    "fig-extreme": extreme_views,
+    "fig-targets": target_plans,
+    "fig-targets-window": windows,
+    "fig-mismatch": mismatched,
+    "fig-mismatch-lambda": relaxed,
 }
 PARTIAL = {
-    "noise without InfoNCE": (accuracy.fig_noise, lambda: noise(("gca-uot",), (0,))),
-    "noise of an unknown method": (accuracy.fig_noise, lambda: noise(("ince", "mine"), (0,))),
-    "one seed": (accuracy.fig_sensitivity, lambda: sensitivity((0,))),
-    "iterations only": (accuracy.fig_sensitivity, lambda: [r for r in sensitivity() if "eps" not in r.labels]),
-    "no InfoNCE line": (accuracy.fig_q_lambda, lambda: [r for r in q_lambda() if "q" in r.labels]),
-    "one point": (accuracy.fig_q_lambda, lambda: [record("knn", 0.4, 0, method="gca-rince", q=0.6, lam=0.0)]),
-    "times only": (accuracy.fig_time, lambda: [r for r in times() if "seconds" in r.measure]),
-    "iterations' times only": (accuracy.fig_time, lambda: [r for r in times() if "iterations" in r.labels]),
-    "domain only": (accuracy.fig_ptgt, lambda: [r for r in targets((71,)) if r.measure == "domain"]),
-    "one target": (accuracy.fig_ptgt, lambda: [r for r in targets() if r.labels["alpha"] == 0.5]),
-    "one plan": (plans.fig_plans, lambda: by_class(("gca-uot",))),
-    "one ε": (plans.fig_epsilon, lambda: by_epsilon((0.5,))),
-    "a missing ε": (plans.fig_epsilon, lambda: by_epsilon()[1:]),
-    "one of two pairs, one seed": (paired.fig_same_eps, lambda: same_eps(("rince", "gca-rince"), (0,))),
-    "accuracy at the same ε only": (
-        paired.fig_same_eps,
-        lambda: [r for r in same_eps() if r.measure == "linear-fast"],
-    ),
-    "extreme views without InfoNCE": (paired.fig_extreme, lambda: extreme_views(("gca-uot", "rince"), (0,))),
-    "one extreme view": (paired.fig_extreme, lambda: extreme_views(views=("C2",))),
-    "mismatched pairs without InfoNCE": (paired.fig_mismatch, lambda: mismatched(("gca-uot",), (0,))),
-    "targets without their lines": (target_figures.fig_targets, lambda: target_plans((0,), ())),
+    "noise without InfoNCE": ("fig-noise", lambda: noise(("gca-uot",), (0,))),
+    "noise of an unknown method": ("fig-noise", lambda: noise(("ince", "mine"), (0,))),
+    "one seed": ("fig-sensitivity", lambda: sensitivity((0,))),
+    "iterations only": ("fig-sensitivity", lambda: [r for r in sensitivity() if "eps" not in r.labels]),
+    "no InfoNCE line": ("fig-q-lambda", lambda: [r for r in q_lambda() if "q" in r.labels]),
+    "one point": ("fig-q-lambda", lambda: [record("knn", 0.4, 0, method="gca-rince", q=0.6, lam=0.0)]),
+    "times only": ("fig-time", lambda: [r for r in times() if "seconds" in r.measure]),
+    "iterations' times only": ("fig-time", lambda: [r for r in times() if "iterations" in r.labels]),
+    "domain only": ("fig-ptgt", lambda: [r for r in targets((71,)) if r.measure == "domain"]),
+    "one target": ("fig-ptgt", lambda: [r for r in targets() if r.labels["alpha"] == 0.5]),
+    "one plan": ("fig-plans", lambda: by_class(("gca-uot",))),
+    "one ε": ("fig-epsilon", lambda: by_epsilon((0.5,))),
+    "a missing ε": ("fig-epsilon", lambda: by_epsilon()[1:]),
+    "one of two pairs, one seed": ("fig-same-eps", lambda: same_eps(("rince", "gca-rince"), (0,))),
+    "accuracy at the same ε only": ("fig-same-eps", lambda: [r for r in same_eps() if r.measure == "linear-fast"]),
+    "extreme views without InfoNCE": ("fig-extreme", lambda: extreme_views(("gca-uot", "rince"), (0,))),
+    "one extreme view": ("fig-extreme", lambda: extreme_views(views=("C2",))),
+    "mismatched pairs without InfoNCE": ("fig-mismatch", lambda: mismatched(("gca-uot",), (0,))),
+    "targets without their lines": ("fig-targets", lambda: target_plans((0,), ())),
     "targets without class accuracy": (
-        target_figures.fig_targets,
+        "fig-targets",
         lambda: [r for r in target_plans() if r.measure.startswith("domain")],
     ),
     "a window without supervision": (
-        target_figures.fig_targets_window,
+        "fig-targets-window",
         lambda: [r for r in windows() if "supervised" not in r.measure],
     ),
-    "clean only": (geometry.fig_align_uniform, lambda: align_uniform(("ince",), (0,), ("clean",))),
+    "clean only": ("fig-align-uniform", lambda: align_uniform(("ince",), (0,), ("clean",))),
     "alignment only": (
-        geometry.fig_align_uniform,
+        "fig-align-uniform",
         lambda: [r for r in align_uniform(("ince",)) if r.measure == "alignment"],
     ),
 }
+
+
+def draw(name: str, records: list[Record], folder: Path) -> list[Path]:
+    return named(name).draw(frame(records), folder)
 
 
 @pytest.fixture
 def drawn(monkeypatch, tmp_path):
     """Draws without rendering and gives the figures back."""
 
-    def draw(function, records):
+    def without_rendering(name, records):
         seen: dict[int, Figure] = {}
         with monkeypatch.context() as patch:
             patch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: seen.setdefault(id(figure), figure))
-            function(records, tmp_path)
+            draw(name, records, tmp_path)
         return list(seen.values())
 
-    return draw
+    return without_rendering
 
 
 def texts(figure):
@@ -256,8 +250,7 @@ def texts(figure):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_figure_is_a_png_and_a_pdf_of_the_same_bytes_each_time(name, tmp_path):
-    draw, records = WHOLE[name]
-    first, again = (draw(records(), tmp_path / folder) for folder in ("a", "b"))
+    first, again = (draw(name, WHOLE[name](), tmp_path / folder) for folder in ("a", "b"))
     assert {path.suffix for path in first} == {".png", ".pdf"}
     pages = [name, f"{name}-plane"] if name == "fig-align-uniform" else [name]
     assert [path.stem for path in first] == [page for page in pages for _ in range(2)]
@@ -268,12 +261,12 @@ def test_a_figure_is_a_png_and_a_pdf_of_the_same_bytes_each_time(name, tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARTIAL)
 def test_missing_records_leave_gaps_not_errors(name, tmp_path):
-    draw, records = PARTIAL[name]
-    assert all(path.stat().st_size > 5000 for path in draw(records(), tmp_path))
+    figure, records = PARTIAL[name]
+    assert all(path.stat().st_size > 5000 for path in draw(figure, records(), tmp_path))
 
 
 def test_files_are_written_whole_and_say_nothing_of_when(tmp_path):
-    paths = accuracy.fig_q_lambda(q_lambda((0,)), tmp_path)
+    paths = draw("fig-q-lambda", q_lambda((0,)), tmp_path)
     assert [p.name for p in paths] == ["fig-q-lambda.png", "fig-q-lambda.pdf"]
     png, pdf = (path.read_bytes() for path in paths)
     assert png.startswith(b"\x89PNG")
@@ -284,21 +277,20 @@ def test_files_are_written_whole_and_say_nothing_of_when(tmp_path):
 @pytest.mark.parametrize("name", [name for name in WHOLE if name != "fig-prox"])
 def test_no_records_are_refused_with_a_remedy(name, tmp_path):
     with pytest.raises(ValueError, match=f"{name} needs records of .*; `gcalign reproduce {name}` makes them"):
-        WHOLE[name][0]([], tmp_path)
+        draw(name, [], tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_records_from_a_file_are_drawn_alike(name, drawn, tmp_path):
-    draw, records = WHOLE[name]
-    write(tmp_path / "r.jsonl", records())
-    before, after = (drawn(draw, found) for found in (records(), read(tmp_path / "r.jsonl")))
+    write(tmp_path / "r.jsonl", WHOLE[name]())
+    before, after = (drawn(name, records) for records in (WHOLE[name](), read(tmp_path / "r.jsonl")))
     assert list(map(texts, before)) == list(map(texts, after))
 
 
 def test_the_same_eps_shows_differences_of_clean_images_by_eps(drawn):
-    (figure,) = drawn(paired.fig_same_eps, same_eps())
+    (figure,) = drawn("fig-same-eps", same_eps())
     for axes, unit in zip(figure.axes, (100, 1, 1), strict=True):
         assert [bars.get_label() for bars in axes.containers] == ["GCA-INCE less InfoNCE", "GCA-RINCE less RINCE"]
         for bars in axes.containers:
@@ -308,10 +300,10 @@ def test_the_same_eps_shows_differences_of_clean_images_by_eps(drawn):
 
 
 def test_noise_shows_means_and_paired_differences(drawn):
-    (figure,) = drawn(accuracy.fig_noise, noise())
+    (figure,) = drawn("fig-noise", noise())
     left, right = figure.axes
     handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
-    assert list(handles) == [style.look(m).name for m in METHODS]
+    assert list(handles) == [drawing.look(m).name for m in METHODS]
     assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([59, 53, 47])
     handles = dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
     assert "InfoNCE" not in handles
@@ -322,7 +314,7 @@ def test_noise_shows_means_and_paired_differences(drawn):
 def test_extreme_views_show_each_view_their_mean_and_paired_differences(drawn):
     records = extreme_views()
     records.remove(next(r for r in records if (r.labels["method"], r.labels["setting"], r.seed) == ("ince", "C3", 2)))
-    (figure,) = drawn(paired.fig_extreme, records)
+    (figure,) = drawn("fig-extreme", records)
     left, right, *_ = figure.axes
     handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
     assert handles["GCA-UOT"].lines[0].get_ydata() == pytest.approx([45, 49, 53, 49])
@@ -339,7 +331,7 @@ def test_extreme_views_show_each_view_their_mean_and_paired_differences(drawn):
 
 
 def test_targets_show_the_window_the_mass_and_paired_differences(drawn):
-    (figure,) = drawn(target_figures.fig_targets, target_plans())
+    (figure,) = drawn("fig-targets", target_plans())
     first, second, third, fourth = figure.axes
     assert [tick.get_text() for tick in first.get_xticklabels()] == ["0\n0", "0.003\n0.096", "0.1\n3.2", "1\n32"]
     handles = dict(zip(*reversed(first.get_legend_handles_labels()), strict=True))
@@ -356,28 +348,28 @@ def test_targets_show_the_window_the_mass_and_paired_differences(drawn):
 
 
 def test_one_seed_is_said_to_have_no_spread(drawn):
-    (figure,) = drawn(accuracy.fig_noise, noise(seeds=(0,)))
+    (figure,) = drawn("fig-noise", noise(seeds=(0,)))
     assert "one seed, no spread" in texts(figure)
     assert "standard deviation" not in texts(figure)
 
 
 def test_two_results_of_one_seed_are_refused(tmp_path):
     with pytest.raises(ValueError, match="with seed 0 twice"):
-        accuracy.fig_noise(noise() + noise(("ince",), (0,)), tmp_path)
+        draw("fig-noise", noise() + noise(("ince",), (0,)), tmp_path)
 
 
 def test_a_base_and_its_gca_version_share_a_hue_and_nothing_else():
     for base, version in (("ince", "gca-ince"), ("rince", "gca-rince"), ("iot", "iot-uni")):
-        one, two = style.look(base), style.look(version)
+        one, two = drawing.look(base), drawing.look(version)
         assert one.colour == two.colour
         assert one.dash != two.dash
         assert one.filled != two.filled
-    assert len({(s.colour, s.filled) for s in map(style.look, METHODS)}) == len(METHODS)
-    assert len({(s.marker, s.filled) for s in map(style.look, METHODS)}) == len(METHODS)  # and so in grey
+    assert len({(s.colour, s.filled) for s in map(drawing.look, METHODS)}) == len(METHODS)
+    assert len({(s.marker, s.filled) for s in map(drawing.look, METHODS)}) == len(METHODS)  # and so in grey
 
 
 def test_bars_show_alignment_above_and_uniformity_below(drawn):
-    bars, plane = drawn(geometry.fig_align_uniform, align_uniform())
+    bars, plane = drawn("fig-align-uniform", align_uniform())
     assert len(plane.axes) == 8
     for axes in bars.axes:
         heights = [bar.get_height() for bar in axes.patches]
@@ -390,7 +382,7 @@ def test_bars_show_alignment_above_and_uniformity_below(drawn):
 
 
 def test_plans_share_one_colour_scale_and_mark_classes(drawn):
-    (figure,) = drawn(plans.fig_plans, by_class())
+    (figure,) = drawn("fig-plans", by_class())
     panels = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title(loc="left").split()[-1] for axes in panels] == [
         "InfoNCE",
@@ -405,61 +397,62 @@ def test_plans_share_one_colour_scale_and_mark_classes(drawn):
 
 
 def test_target_plans_are_those_of_the_library():
-    plan = torch.tensor(accuracy._target(0.5, 0.25))
-    n = accuracy.SHOWN_EACH
-    assert plan.diagonal().tolist() == [1.0] * (n * accuracy.SHOWN_DOMAINS)
+    plan = torch.tensor(fig_ptgt.target(0.5, 0.25))
+    n = fig_ptgt.SHOWN_EACH
+    assert plan.diagonal().tolist() == [1.0] * (n * fig_ptgt.SHOWN_DOMAINS)
     assert plan[0, 1] == 0.5
     assert plan[0, n] == 0.25
 
 
 def test_projections_of_the_toy_fall_to_gca_ince():
-    steps = geometry._projections(400)
+    steps = fig_prox.projections(400)
     losses = [float(p.sum() - 2 - p.diagonal().log().sum()) for p in steps]
     assert all(a >= b - 1e-12 for a, b in pairwise(losses))
-    ince = gcalign.solve(geometry._kernel(), (gcalign.Rows(),))
-    limit = gcalign.solve(geometry._kernel(), tol=1e-12, iterations=5000)
+    ince = gcalign.solve(fig_prox.kernel(), (gcalign.Rows(),))
+    limit = gcalign.solve(fig_prox.kernel(), tol=1e-12, iterations=5000)
     assert torch.allclose(steps[1], ince.matrix)
     assert torch.allclose(steps[-1], limit.matrix, atol=1e-6)
-    assert geometry._shares(steps[-1]) == pytest.approx((0.5, 0.5), abs=1e-6)
+    assert fig_prox.shares(steps[-1]) == pytest.approx((0.5, 0.5), abs=1e-6)
 
 
 def test_the_papers_prox_is_not_the_nearest_point(drawn):
-    (figure,) = drawn(geometry.fig_prox, [])
+    (figure,) = drawn("fig-prox", [])
     assert "not nearest" in texts(figure)
-    corner = (geometry.SIDE, geometry.SIDE, 2 * geometry.SIDE**2)
-    assert math.dist(geometry.V2, corner) < math.dist(geometry.V2, geometry.PAPER_PROX)
+    corner = (fig_prox.SIDE, fig_prox.SIDE, 2 * fig_prox.SIDE**2)
+    assert math.dist(fig_prox.V2, corner) < math.dist(fig_prox.V2, fig_prox.PAPER_PROX)
+
+
+def computed(name: str) -> list[Record]:
+    experiment = named(name)
+    assert experiment.compute is not None
+    return [record for some in experiment.compute(Computing(experiment.at("tiny"), "runs")) for record in some]
 
 
 @pytest.mark.slow
 def test_operations_are_those_of_the_products_and_a_little_more():
-    from gcalign.lab.experiments import costs
-    from gcalign.lab.experiments.scales import scaled
-
-    found = {(r.labels["method"], r.labels["part"]): r.value for r in costs.flops(scaled("tiny"))}
-    assert {method for method, _ in found} == set(METHODS)
+    counts = {(r.labels["method"], r.labels["part"]): r.value for r in computed("flops")}
+    assert {method for method, _ in counts} == set(METHODS)
     for method in METHODS:
-        parts = [found[method, part] for part in ("matmul", "elementwise", "total")]
+        parts = [counts[method, part] for part in ("matmul", "elementwise", "total")]
         assert min(parts) > 0
         assert parts[0] + parts[1] == pytest.approx(parts[2])
-    product = 2 * costs.BATCH**2 * costs.DIM / 1e6
-    assert found["ince", "matmul"] == pytest.approx(3 * product, rel=0.01)  # scores, and a gradient for each side
-    assert found["ince", "total"] < found["gca-ince", "total"]
+    product = 2 * flops.BATCH**2 * flops.DIM / 1e6
+    assert counts["ince", "matmul"] == pytest.approx(3 * product, rel=0.01)  # scores, and a gradient for each side
+    assert counts["ince", "total"] < counts["gca-ince", "total"]
 
 
 @pytest.mark.slow
 def test_times_are_paired_by_round(monkeypatch, tmp_path):
     from gcalign.lab import paper
-    from gcalign.lab.experiments import costs
-    from gcalign.lab.experiments.scales import scaled
 
     monkeypatch.setattr(paper, "METHODS", ("ince", "byol"))
-    monkeypatch.setattr(costs, "ITERATIONS", (1, 50))
+    monkeypatch.setattr(fig_time, "TIMED", (1, 50))
     threads = torch.get_num_threads()
-    found = costs.times(scaled("tiny"))
+    records = computed("fig-time")
     assert torch.get_num_threads() == threads
-    assert {r.seed for r in found} == {0, 1, 2}
-    assert len(found) == 2 * 4 * 3
-    assert all(r.value > 0 for r in found)
-    seconds = cells(found, "step-seconds-loss", "iterations")
-    assert seconds[1].mean < seconds[50].mean
-    assert len(accuracy.fig_time(found, Path(tmp_path))) == 2
+    assert {r.seed for r in records} == {0, 1, 2}
+    assert len(records) == 2 * 4 * 3
+    assert all(r.value > 0 for r in records)
+    seconds = by_seed(frame(records), "step-seconds-loss", "iterations")
+    assert Estimate.of(seconds.loc[1]).mean < Estimate.of(seconds.loc[50]).mean
+    assert len(draw("fig-time", records, tmp_path)) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gcalign.lab import verify
-from gcalign.lab.experiments import suite
+from gcalign.lab.experiments.engine import experiment
 
 PAGE = (Path(__file__).parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
@@ -150,7 +150,7 @@ def test_every_command_of_the_page_names_what_exists():
         if words[1] == "verify":
             assert all(label in verify.labels() for label in words[3::2]), command
         elif words[1] == "reproduce":
-            assert words[2] in suite.names(), command
+            assert words[2] in experiment.names(), command
 
 
 def test_every_check_of_a_statement_is_on_the_page():

@@ -10,20 +10,24 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from gcalign.lab.experiments import claims
-from gcalign.lab.experiments.ledger import LEDGER
-from gcalign.lab.experiments.planned_claims import MISMATCH, PLANNED, SECTIONS, TARGETS, VIEWS, seeds
-from gcalign.lab.experiments.records import Record
-from gcalign.lab.experiments.verdicts import Results, Verdict
+from gcalign.lab.experiments.engine import claims, ledger, records
+from gcalign.lab.experiments.engine.claims import Judgement, Results, planned_seeds
+from gcalign.lab.experiments.engine.experiment import every_claim
+from gcalign.lab.experiments.engine.records import Record
+from gcalign.lab.experiments.studies.extreme import E2
+from gcalign.lab.experiments.studies.mismatch import E1
+from gcalign.lab.experiments.studies.targets import E3
+
+PLANNED = [claim for claim in every_claim() if claim.family.kind == "planned"]
 
 
-def verdict(label: str, found: Results) -> Verdict:
-    (claim,) = [c for c in LEDGER if c.label == label]
-    return claim.verdict(found)
+def verdict(label: str, found: Results) -> Judgement:
+    (claim,) = [c for c in PLANNED if c.label == label]
+    return claim.judged(found)
 
 
 def results(experiment: str, values: list[Record]) -> Results:
-    return Results("small", {experiment: values})
+    return Results("small", {experiment: records.frame(values)})
 
 
 def around(level: float, seed: int, k: int, noise: float = 1.0) -> float:
@@ -36,21 +40,22 @@ def around(level: float, seed: int, k: int, noise: float = 1.0) -> float:
 METHODS = ("ince", "rince", "gca-ince", "gca-uot", "iot")
 
 
-def mismatch(gain, measure="knn", noise=1.0, wanted=range(10, 18), labels=None, method="gca-uot"):
-    return results(
-        "fig-mismatch",
-        [
-            Record(
-                *("fig-mismatch", "small", measure),
-                around(0.4 - 0.2 * share + (gain if m == method and share == 0.6 else 0.0), s, k, noise),
-                {"method": m, "noise": share, "data": "cifar10", **(labels or {})},
-                s,
-            )
-            for share in (0.0, 0.3, 0.6)
-            for k, m in enumerate(METHODS)
-            for s in wanted
-        ],
-    )
+def mismatched(gain, measure="knn", noise=1.0, wanted=range(10, 18), labels=None, method="gca-uot"):
+    return [
+        Record(
+            *("fig-mismatch", "small", measure),
+            around(0.4 - 0.2 * share + (gain if m == method and share == 0.6 else 0.0), s, k, noise),
+            {"method": m, "noise": share, "data": "cifar10", **(labels or {})},
+            s,
+        )
+        for share in (0.0, 0.3, 0.6)
+        for k, m in enumerate(METHODS)
+        for s in wanted
+    ]
+
+
+def mismatch(gain, *args, **about):
+    return results("fig-mismatch", mismatched(gain, *args, **about))
 
 
 @pytest.mark.parametrize(
@@ -71,50 +76,49 @@ def mismatch(gain, measure="knn", noise=1.0, wanted=range(10, 18), labels=None, 
 def test_mismatched_pairs_are_judged_at_the_largest_share(label, about, gain, noise, word):
     found = verdict(label, mismatch(gain, noise=noise, **about))
     assert (found.word, found.n) == (word, 8)
-    assert "60 % of the pairs" in found.ours
+    assert "60 % of the pairs" in found.result
 
 
 def test_the_paired_test_of_scipy_decides():
     found = mismatch(0.01)
     values = {
-        m: [r.value for r in found.records["fig-mismatch"] if (r.labels["method"], r.labels["noise"]) == (m, 0.6)]
-        for m in ("gca-uot", "ince")
+        m: records.series(found.of("fig-mismatch"), "knn", method=m, noise=0.6).tolist() for m in ("gca-uot", "ince")
     }
     expected = stats.ttest_rel(values["gca-uot"], values["ince"])
     judged = verdict("E1 GCA-UOT, nearest neighbours", found)
     assert judged.p == pytest.approx(expected.pvalue, rel=1e-9)
     low, high = expected.confidence_interval(0.95)
     interval = f"[{100 * low:+.2f}, {100 * high:+.2f}] points; pooled [".replace("-", "−")
-    assert interval in judged.ours
+    assert interval in judged.result
 
 
 def test_some_of_the_seeds_decide_nothing():
     found = verdict("E1 GCA-UOT, nearest neighbours", mismatch(0.3, wanted=range(10, 17)))
     assert found.word == "not measured"
-    assert found.ours == "`gcalign reproduce fig-mismatch scale=small` (7 of 8 seeds so far)"
+    assert found.result == "`gcalign reproduce fig-mismatch scale=small` (7 of 8 seeds so far)"
     assert verdict("E1 GCA-UOT, nearest neighbours", mismatch(0.3, wanted=range(8))).word == "not measured"
 
 
 def test_other_seeds_than_those_planned_are_left_out():
-    more = mismatch(0.03).records["fig-mismatch"] + mismatch(-0.9, wanted=(3, 4)).records["fig-mismatch"]
-    assert verdict("E1 GCA-UOT, nearest neighbours", results("fig-mismatch", list(more))).word == "held"
+    more = [*mismatched(0.03), *mismatched(-0.9, wanted=(3, 4))]
+    assert verdict("E1 GCA-UOT, nearest neighbours", results("fig-mismatch", more)).word == "held"
 
 
 def test_a_family_of_eight_is_corrected_together():
-    assert [c.section for c in PLANNED].count(MISMATCH) == 8
-    assert [c.section for c in PLANNED].count(VIEWS) == 3
-    both = [*mismatch(0.0).records["fig-mismatch"], *mismatch(0.0, "linear-fast").records["fig-mismatch"]]
+    assert [c.family for c in PLANNED].count(E1) == 8
+    assert [c.family for c in PLANNED].count(E2) == 3
+    both = [*mismatched(0.0), *mismatched(0.0, "linear-fast")]
     label, place = "E1 GCA-UOT, nearest neighbours", {"method": "gca-uot", "noise": 0.6, "data": "cifar10"}
     for gain, word in ((0.004, "not shown"), (0.02, "held")):
         moved = [replace(r, value=r.value + gain) if (r.measure, r.labels) == ("knn", place) else r for r in both]
         (judged,) = [j for j in claims.judged(results("fig-mismatch", moved)) if j.claim.label == label]
-        assert judged.verdict.p < 0.05
-        assert judged.adjusted == pytest.approx(8 * judged.verdict.p)
-        assert judged.shown == word
+        assert judged.p < 0.05
+        assert judged.adjusted == pytest.approx(8 * judged.p)
+        assert judged.verdict == word
 
 
 def test_the_intervals_of_a_family_hold_together():
-    both = [*mismatch(0.01).records["fig-mismatch"], *mismatch(0.0, "linear-fast").records["fig-mismatch"]]
+    both = [*mismatched(0.01), *mismatched(0.0, "linear-fast")]
     label = "E1 GCA-UOT, nearest neighbours"
     (judged,) = [j for j in claims.judged(results("fig-mismatch", both)) if j.claim.label == label]
     values = {
@@ -123,7 +127,7 @@ def test_the_intervals_of_a_family_hold_together():
     }
     low, high = stats.ttest_rel(values["gca-uot"], values["ince"]).confidence_interval(1 - 0.05 / 8)
     interval = f"[{100 * low:+.2f}, {100 * high:+.2f}] points; pooled [".replace("-", "−")
-    assert interval in judged.verdict.ours
+    assert interval in judged.result
 
 
 def relaxed(measure, levels, noise=1.0, wanted=range(10, 14), **labels):
@@ -155,11 +159,11 @@ def test_the_push_is_a_slope_over_the_logarithm_of_lambda(levels, noise, word):
     found = verdict("E1 push", values)
     assert (found.word, found.n) == (word, 4)
     means = [
-        statistics.fmean(r.value for r in values.records["fig-mismatch-lambda"] if r.labels["relax"] == x)
+        statistics.fmean(records.series(values.of("fig-mismatch-lambda"), "push", relax=x))
         for x in (0.05, 0.2, 0.5, 1, 2)
     ]
     expected = stats.linregress([math.log10(x) for x in (0.05, 0.2, 0.5, 1, 2)], means).slope
-    assert float(found.ours.split()[0].replace("−", "-")) == pytest.approx(expected, abs=6e-4)
+    assert float(found.result.split()[0].replace("−", "-")) == pytest.approx(expected, abs=6e-4)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +179,7 @@ def test_a_finite_lambda_is_best_if_one_beats_the_largest(levels, noise, word):
     found = verdict("E1 finite λ", relaxed("knn", levels, noise))
     assert found.word == word
     assert (found.p <= 0.05) == (word != "not shown")
-    assert "less that at λ = 2" in found.ours
+    assert "less that at λ = 2" in found.result
 
 
 # --- E2 --------------------------------------------------------------------------------------------------------
@@ -210,7 +214,7 @@ def extreme(gain, noise=1.0, wanted=range(20, 32), views=("C1", "C2", "C3")):
 def test_extreme_views_are_judged_by_their_mean(a, b, name):
     found = verdict(f"E2 {name}", extreme({a: 0.02}))
     assert (found.word, found.n) == ("held", 12)
-    assert float(found.ours.split()[0]) == pytest.approx(2, abs=0.3)
+    assert float(found.result.split()[0]) == pytest.approx(2, abs=0.3)
     assert verdict(f"E2 {name}", extreme({b: 0.02})).word == "failed"
     assert verdict(f"E2 {name}", extreme({a: 0.02}, noise=40)).word == "not shown"
     assert verdict(f"E2 {name}", extreme({a: 0.02}, wanted=range(20, 31))).word == "not measured"
@@ -258,14 +262,14 @@ UP, LEVEL, DOWN = (0.03,) * 5, (0.0,) * 5, (-0.05,) * 5
 def test_an_alpha_is_bought_only_where_it_costs_nothing(domain, across, word):
     found = verdict("E3 both", targets(domain, across))
     assert (found.word, found.p, found.n) == (word, None, 5)
-    assert "untrained 60.0 %, supervised 90.0 %" in found.ours
+    assert "untrained 60.0 %, supervised 90.0 %" in found.result
 
 
 def test_an_alpha_is_not_bought_where_seeds_disagree_or_are_missing():
     gains = ((0, 0, 0.03, 0.03, 0.03), (0, 0, 0, -0.05, -0.05))
     assert verdict("E3 both", targets(*gains, noise=15)).word == "not shown"
     assert verdict("E3 both", targets(*gains, wanted=range(40, 44))).word == "not measured"
-    assert "untrained" not in verdict("E3 both", targets(*gains, lines=False)).ours
+    assert "untrained" not in verdict("E3 both", targets(*gains, lines=False)).result
 
 
 @pytest.mark.parametrize(("gain", "word"), [(0.03, "held"), (-0.03, "failed"), (0.0, "not shown")])
@@ -339,23 +343,22 @@ def test_retrieval_is_judged_for_clean_and_for_mismatched_pairs(gain, noise, wor
     clean, noisy = "E5 GCA-UOT, clean pairs", "E5 GCA-UOT, mismatched pairs"
     assert verdict(clean, retrieval(gain, noise=noise)).word == word
     assert verdict(noisy, retrieval(0.0, gain, noise=noise)).word == word
-    assert "with 30 % of the pairs mismatched" in verdict(noisy, retrieval(0.0)).ours
+    assert "with 30 % of the pairs mismatched" in verdict(noisy, retrieval(0.0)).result
     assert verdict(clean, retrieval(gain, wanted=range(4))).word == "not measured"
 
 
 def test_planned_comparisons_are_counted_apart_and_have_sections_of_their_own():
     found = claims.judged(extreme({"gca-uot": 0.02}))
-    assert {c.section for c in PLANNED} == set(SECTIONS)
-    assert f"; {len(PLANNED)} comparisons of our plan: 1 held, 2 not shown," in claims.summary(found)
-    page = claims.markdown(found, extreme({}))
-    assert all(f"## {section}" in page for section in SECTIONS)
-    assert [c.section for c in PLANNED].count(TARGETS) == 11
+    assert f"; {len(PLANNED)} comparisons of our plan: 1 held, 2 not shown," in ledger.summary(found)
+    page = ledger.markdown(found, extreme({}))
+    assert all(f"## {claim.family.title}" in page for claim in PLANNED)
+    assert [c.family for c in PLANNED].count(E3) == 11
 
 
 def test_seeds_are_those_of_the_jobs():
-    assert seeds("fig-mismatch", "small") == list(range(10, 18))
-    assert seeds("fig-mismatch-lambda", "small") == list(range(10, 14))
-    assert seeds("fig-extreme", "small") == list(range(20, 32))
-    assert seeds("fig-targets", "small") == list(range(40, 45))
-    assert seeds("table-labels", "small") == list(range(70, 78))
-    assert seeds("emoji-pairs", "small") == list(range(5))
+    assert planned_seeds("fig-mismatch", "small") == list(range(10, 18))
+    assert planned_seeds("fig-mismatch-lambda", "small") == list(range(10, 14))
+    assert planned_seeds("fig-extreme", "small") == list(range(20, 32))
+    assert planned_seeds("fig-targets", "small") == list(range(40, 45))
+    assert planned_seeds("table-labels", "small") == list(range(70, 78))
+    assert planned_seeds("emoji-pairs", "small") == list(range(5))

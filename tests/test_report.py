@@ -21,20 +21,20 @@ import gcalign
 from browser import chromium
 from gcalign.cli import main
 from gcalign.lab.audit.page import rendered
-from gcalign.lab.experiments import records, report, seen
-from gcalign.lab.experiments.bars import bars
-from gcalign.lab.experiments.report import train_command
-from gcalign.lab.experiments.shown import Entry, choose, names
+from gcalign.lab.experiments.engine import records
+from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Family, Judgement
 from gcalign.lab.report import markdown
 from gcalign.lab.report.maps import maps
 from gcalign.lab.report.pack import figure, pixels, sprite
 from gcalign.lab.report.page import Cell, Grid
-from gcalign.lab.report.study import (
+from gcalign.lab.showcase import command, views
+from gcalign.lab.showcase.accuracies import bars
+from gcalign.lab.showcase.command import train_command
+from gcalign.lab.showcase.page import (
     Bar,
     Bars,
     Embedded,
     Goal,
-    Judgement,
     Pairing,
     Point,
     Sample,
@@ -44,6 +44,7 @@ from gcalign.lab.report.study import (
     Study,
     render,
 )
+from gcalign.lab.showcase.runs import Entry, choose, names
 from gcalign.lab.training.config import Config, Data, configured
 from gcalign.lab.training.module import Training
 from gcalign.lab.training.runs import Run
@@ -71,6 +72,7 @@ def study(n: int, *, dim: int = 16, wrong: int = 0, name: str = "ince", domains:
     curves = {"loss": ([1, 2, 3], [3.0, 2.0, 1.5]), "alignment": ([1, 2, 3], [0.3, 0.2, 0.1])}
     first, second = sprite(pictures), sprite(pictures[partners])
     grouping = (torch.arange(n) // 2 % 2, ("photo", "sketch")) if domains else (None, ())
+    claim = EmpiricalClaim(Family("Accuracy", 1), "label", "where", name, "+1", lambda results: None, exploratory=True)
     rows = [[Cell(name), Cell("10"), Cell("61.5")], [Cell("gca-uot"), Cell("9"), Cell("–")]]
     return Study(
         "A study",
@@ -92,9 +94,7 @@ def study(n: int, *, dim: int = 16, wrong: int = 0, name: str = "ince", domains:
             )
         ],
         seen=[Seen("noise (train)", 2, steps)],
-        claims=[
-            Judgement("Accuracy", "held", "held, exploratory", name, "+1", "+2 [1, 3]", "small, 3 seeds", "0.01 → 0.02")
-        ],
+        claims=[Judgement("held", "+2 [1, 3]", 3, p=0.01, adjusted=0.02, claim=claim, scale="small")],
     )
 
 
@@ -204,17 +204,17 @@ def test_accuracies_with_different_numbers_of_labels_stand_apart(tmp_path):
 
 @pytest.mark.parametrize("where", ["device", "workers"])
 def test_the_views_shown_are_those_that_training_saw(tmp_path, monkeypatch, where):
-    saw, shown, views = {}, [], Training.inputs
-    monkeypatch.setattr(Training, "inputs", lambda self, batch: saw.setdefault(batch.step, views(self, batch)))
+    saw, shown, honest = {}, [], Training.inputs
+    monkeypatch.setattr(Training, "inputs", lambda self, batch: saw.setdefault(batch.step, honest(self, batch)))
     words = [*TINY, "data.limit=128", "pairs.noise=0.5", "views=C0", f"augment_in={where}", f"runs={tmp_path}"]
     config = configured(["method=ince", *words])
     run = train(config, quiet=True)
-    monkeypatch.setattr(seen, "sprite", lambda images, most: shown.append(images) or sprite(images, most))
-    made = seen.seen(run, config, ())
+    monkeypatch.setattr(views, "sprite", lambda images, most: shown.append(images) or sprite(images, most))
+    made = views.seen(run, config, ())
     assert [step.number for step in made.steps] == [1, 2]
     for step, pictures in zip((0, 1), shown, strict=True):
         first, second = pictures[8:16], pictures[16:]
-        images = seen.images_of(config.data, "train")
+        images = views.images_of(config.data, "train")
         for given, ours in zip(saw[step], (first, second), strict=True):
             assert torch.equal(pixels(given[:8], images.mean, images.std), ours)
     assert any(step.mismatched[k] for step in made.steps for k in range(8))
@@ -227,16 +227,16 @@ def test_the_weights_that_a_foreign_run_names_are_not_read(tmp_path):
     run.path.mkdir()
     run.config_file.write_text(json.dumps(config.as_dict()))
     with pytest.raises(ValueError, match="somebody else, and is not read"):
-        seen.seen(run, config, ())
+        views.seen(run, config, ())
 
 
 def test_a_batch_with_too_many_views_is_not_made_for_a_picture(tmp_path, monkeypatch):
     # pairs.views=1000000000 in the config of a given run kept `report` busy without end
     config = configured(["method=ince", *TINY, "pairs.views=3", f"runs={tmp_path}"])
-    numbers = config.batch_size * torch.Size(seen.images_of(config.data, "train").shape).numel()
-    monkeypatch.setattr(seen, "HEAVIEST", 2 * numbers)
+    numbers = config.batch_size * torch.Size(views.images_of(config.data, "train").shape).numel()
+    monkeypatch.setattr(views, "HEAVIEST", 2 * numbers)
     with pytest.raises(ValueError, match=f"a batch has {3 * numbers:,} numbers"):
-        seen.seen(Run(tmp_path / "given"), config, ())
+        views.seen(Run(tmp_path / "given"), config, ())
 
 
 def test_what_every_page_carries_is_small():
@@ -334,7 +334,7 @@ def test_a_figure_promises_a_table_only_where_one_follows_with_rows_in_order(tmp
     records.write(tmp_path / "fig-time.jsonl", counts)
     for name in ("fig-time", "fig-prox"):
         Image.new("RGB", (24, 9), "white").save(tmp_path / f"{name}.png")
-    by_name = {found.name: found for found in report._results(tmp_path, [])}
+    by_name = {found.name: found for found in command.drawn_results(tmp_path, [])}
     assert "The numbers follow in a table." in next(iter(by_name["fig-time"].figures))
     rows = [[cell.text for cell in row] for row in by_name["fig-time"].numbers.rows]
     assert [row[-2] for row in rows] == ["0.01", "0.02", "0.1"]

@@ -21,7 +21,7 @@ import gcalign
 from gcalign.cli import main
 from gcalign.lab import provenance
 from gcalign.lab.data.sources import load
-from gcalign.lab.experiments import records
+from gcalign.lab.experiments.engine import records
 from gcalign.lab.models import outside
 from gcalign.lab.training import checkpoints
 from gcalign.lab.training.config import configured

@@ -65,11 +65,14 @@ def _claims(parser: Parser) -> Run:
     add("--write", metavar="PATH", help="write the list of claims and verdicts to this Markdown file")
     add("--json", type=json_path, metavar="PATH", help=f"the verdicts: {_JSON}")
     add("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
+    own = "also judge the claims of an experiment of your own; can be repeated"
+    add("--experiment", action="append", default=[], metavar="MODULE:EXPERIMENT", help=own)
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.experiments.claims import claims
+        from gcalign.lab.experiments.engine.ledger import claims
 
-        claims(args.results, scale=args.scale, write=args.write, to_json=args.json, theorems=args.theorems)
+        asked = {"write": args.write, "to_json": args.json, "theorems": args.theorems, "experiments": args.experiment}
+        claims(args.results, scale=args.scale, **asked)
 
     return run
 
@@ -97,7 +100,7 @@ def _demo(parser: Parser) -> Run:
 @command(
     "train",
     "pretrain an encoder; the same command continues an interrupted run",
-    example="gcalign train method=gca-uot data=cifar10 data.root=../shared/data epochs=15 seed=0",
+    example="gcalign train method=gca-uot data=cifar10 data.root=data epochs=15 seed=0",
 )
 def _train(parser: Parser) -> Run:
     from gcalign.lab.training import keys
@@ -215,15 +218,15 @@ command(
 @command(
     "reproduce",
     "run the experiments of a table or figure of the paper and draw it; the same command continues an interrupted run",
-    example="gcalign reproduce table1 scale=small data.root=../shared/data jobs=2",
+    example="gcalign reproduce table1 scale=small data.root=data jobs=2",
 )
 def _reproduce(parser: Parser) -> Run:
-    from gcalign.lab.experiments import suite  # as light as this module
+    from gcalign.lab.experiments.engine import experiment  # as light as this module
 
-    known = "\n".join(f"  {name:18} {suite.named(name).does}" for name in suite.names())
+    known = "\n".join(f"  {name:18} {experiment.named(name).does}" for name in experiment.names())
     parser.epilog = f"names:\n{known}\n\n{parser.epilog}"
-    parser.names = suite.names()
-    parser.add_argument("name", help="table or figure, from the list below")
+    parser.names = experiment.names()
+    parser.add_argument("name", help="table or figure, from the list below; or module:EXPERIMENT of your own")
     parser.takes(
         "scale=tiny|small|paper",
         *("jobs=", "runs=", "out=", "redraw=true", "partial=true", "dry=true"),
@@ -234,7 +237,7 @@ def _reproduce(parser: Parser) -> Run:
     )
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.experiments.command import reproduce
+        from gcalign.lab.experiments.engine.command import reproduce
 
         reproduce(args.name, args.overrides)
 
@@ -259,7 +262,7 @@ def _report(parser: Parser) -> Run:
     add("--data-root", action="append", default=[], metavar="DIR", help=named)
 
     def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.experiments.report import report
+        from gcalign.lab.showcase.command import report
 
         named = {"results": args.results, "encoders": args.encoder, "roots": args.data_root}
         path = report(args.folder, args.output, shown=args.runs_shown, images=args.images, **named)

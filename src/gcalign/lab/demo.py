@@ -20,8 +20,8 @@ from gcalign.lab import files, terminal
 from gcalign.lab.data.scenes import Scenes
 from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.evaluation.results import Result
-from gcalign.lab.experiments.report import report
 from gcalign.lab.models import encoder
+from gcalign.lab.showcase.command import report
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.load import load_encoder
 from gcalign.lab.training.owner import owned

@@ -1,1 +1,1 @@
-"""Every table and figure of the paper: what to run, what to measure, how to draw it from the result files alone."""
+"""Experiments, one module each: `paper` has its tables and figures, `studies` ours; `engine` knows none of them."""

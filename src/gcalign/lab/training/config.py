@@ -33,7 +33,7 @@ _unhashed = partial(option, hashed=False)
 @dataclass
 class Data:
     name: str = ""  # set by data=
-    root: str | None = option(None, "folder of local files; null takes the data set from the hub")
+    root: str | None = option(None, "folder of local files; null is GCALIGN_DATA, or the hub")
     size: int | None = option(None, "image side in pixels; null keeps the data set's own", least=1, limit="IMAGE_SIDE")
     limit: int | None = option(None, "number of images, balanced over classes; null takes all", least=1)
     on_error: Literal["skip", "raise"] = option("skip", "what to do with an unreadable image")
@@ -158,12 +158,16 @@ class Config:
     @property
     def identity(self) -> dict[str, Any]:
         """What the weights depend on. Later options are left out at their defaults: older runs keep their names."""
+        from gcalign.lab.data.catalogue import OF_USERS
+
         content = self.as_dict()
         for key in keys(Config):
             *parents, last = key.name.split(".")
             place = content[parents[0]] if parents else content
             if not key.about.hashed or (key.about.later and place[last] == key.default):
                 del place[last]
+        if self.data.name not in OF_USERS:
+            content["data"]["root"] = None  # the name says which data it is, wherever it lies
         if content["method"].get("learnable") is None:
             content["method"].pop("learnable", None)
         content["devices"] *= content.pop("nodes")  # 2 × 4 processes are the same run as 8 on one machine

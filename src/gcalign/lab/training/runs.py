@@ -118,7 +118,7 @@ def _fault(line: dict[str, Any]) -> str | None:
 
 
 def _is_finding(content: Any) -> bool:
-    """As `experiments.measures` writes them."""
+    """As `experiments.engine.measures` writes them."""
     if not isinstance(content, dict) or not {"measure", "value"} <= content.keys() <= FINDING.keys():
         return False
     return all(isinstance(value, FINDING[name]) for name, value in content.items())

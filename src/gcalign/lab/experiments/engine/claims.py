@@ -1,0 +1,303 @@
+"""Claims as data: which records, which contrast of them, which rule; and what comes of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gcalign.errors import one_of
+from gcalign.lab.experiments.engine import records
+from gcalign.lab.experiments.engine.experiment import SCALES, Experiment, every_claim, named
+from gcalign.lab.experiments.engine.statistics import (
+    LEVEL,
+    Estimate,
+    contrast,
+    estimates,
+    holm,
+    mean_of,
+    points,
+    simultaneous,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Word = Literal["held", "failed", "not shown", "not judgeable", "true by construction", "not measured"]
+ALPHA = 1 - LEVEL
+NEGLIGIBLE = 0.01  # of accuracy: "without loss" is an interval above −1 point
+OURS = "no figure (our experiment)"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Claims that are corrected together; a section of the page."""
+
+    title: str
+    place: float  # of the section
+    kind: Literal["claimed", "planned", "printed"] = "claimed"  # by the paper, by our plan, of the paper's own tables
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a claim comes to: by itself, as its judge gives it, then in its family."""
+
+    word: Word
+    result: str  # as it is printed
+    n: int | None = None  # repetitions; None where there are none, nor need be
+    of: str = "seeds"
+    p: float | None = None  # goes into the correction of the family; None where nothing was tested
+    first: Word | None = None  # by the paired interval alone, which was the rule when the runs were made
+    estimate: Estimate | None = None  # that decides
+    claim: EmpiricalClaim | None = None
+    scale: str = ""
+    adjusted: float | None = None  # Holm's p
+    level: float = LEVEL  # of the interval of each of its family, so that all of them hold together
+
+    @property
+    def family(self) -> Family:
+        assert self.claim is not None
+        return self.claim.family
+
+    @property
+    def exploratory(self) -> bool:
+        """Decided, but by a measure or a rule that was chosen with results in view."""
+        assert self.claim is not None
+        chosen_late = self.claim.exploratory or self.first not in (None, self.word)
+        return self.word in ("held", "failed") and chosen_late
+
+    @property
+    def verdict(self) -> str:
+        """As it is printed."""
+        return f"{self.word}, exploratory" if self.exploratory else self.word
+
+    @property
+    def ps(self) -> str:
+        """p by itself, then within the family."""
+        return "–" if self.p is None or self.adjusted is None else f"{self.p:.2g} → {self.adjusted:.2g}"
+
+    @property
+    def basis(self) -> str:
+        """What the verdict rests on."""
+        if self.family.kind == "printed":
+            return "the paper's numbers"
+        if self.word == "not measured":
+            return "–"
+        unit = self.of.removesuffix("s") if self.n == 1 else self.of
+        return self.scale if self.n is None else f"{self.scale}, {self.n} {unit}"
+
+    def as_dict(self) -> dict[str, object]:
+        assert self.claim is not None
+        c, e = self.claim, self.estimate
+        text = {"section": c.family.title, "label": c.label, "where": c.where, "says": c.says, "paper": c.paper}
+        tested = {"p": self.p, "holm": self.adjusted, "exploratory": self.exploratory}
+        interval = None if e is None or not e.df else {"level": self.level, "ends": e.interval(self.level)}
+        of_all = {"simultaneous": interval, "verdict": self.word}
+        return {**text, "ours": self.result, "basis": self.basis, "n": self.n, **tested, **of_all}
+
+
+class NotMeasured(Exception):  # noqa: N818  # an answer, not an error
+    """Nothing says enough of it: the command that would, and perhaps how much there is so far."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The records of one scale, by experiment."""
+
+    scale: str
+    frames: Mapping[str, pd.DataFrame]
+    level: float = LEVEL  # of the intervals that are printed
+
+    @staticmethod
+    def read(folder: Path, scale: str) -> Results:
+        """Every result file of a scale; a scale without any has nothing measured."""
+        one_of("scale", scale, SCALES)
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a results folder; `gcalign reproduce table1 scale={scale}` makes one")
+        paths = [path for path in sorted((folder / scale).glob("*.jsonl")) if not path.stem.startswith("search")]
+        return Results(scale, {path.stem: records.frame(records.read(path)) for path in paths})
+
+    def of(self, *experiments: str) -> pd.DataFrame:
+        """Those of the first experiment that has any."""
+        for name in experiments:
+            if name in self.frames and len(self.frames[name]):
+                return self.frames[name]
+        raise NotMeasured(f"gcalign reproduce {experiments[0]} scale={self.scale}")
+
+    def missing(self, experiment: str) -> NotMeasured:
+        """For what this scale has no runs of."""
+        return NotMeasured(f"gcalign reproduce {experiment} scale=paper")
+
+    def compared(self, experiment: str, table: pd.DataFrame, weights: Mapping[Any, float]) -> Difference:
+        """Σ weight · value over the rows of a table of an experiment."""
+        paired, pooled = contrast(table, weights), contrast(table, weights, pooled=True)
+        if paired is None or pooled is None:
+            raise self.missing(experiment)
+        return Difference(paired, pooled, self.level)
+
+
+@dataclass(frozen=True)
+class EmpiricalClaim:
+    """Where a claim stands, what it says, and what judges it by result files."""
+
+    family: Family
+    label: str
+    where: str  # in the paper, or in our plan
+    says: str
+    paper: str  # what the paper has of it
+    judge: Callable[[Results], Judgement]  # a Contrast, or a function
+    exploratory: bool = False  # how it is judged, or measured, was decided with results in view
+
+    def judged(self, results: Results) -> Judgement:
+        """By itself, before the correction over its family."""
+        try:
+            judgement = self.judge(results)
+        except NotMeasured as missing:
+            command, *so_far = missing.args
+            text = " ".join([f"`{command}`", *(f"({how})" for how in so_far)])
+            judgement = Judgement("not measured", text)
+        return replace(judgement, claim=self, scale=results.scale)
+
+
+def judged(results: Results, more: Sequence[Experiment] = ()) -> list[Judgement]:
+    """Every claim, and those of experiments of the user's own, after Holm's correction over each family.
+
+    The intervals that are printed hold together, over the claims of a family that were tested.
+    """
+    claims = [*every_claim(), *(claim for experiment in more for claim in experiment.claims())]
+    tested = Counter(claim.family for claim in claims if claim.judged(results).p is not None)
+    levels = {claim.family: simultaneous(tested[claim.family]) for claim in claims}
+    judgements = [claim.judged(replace(results, level=levels[claim.family])) for claim in claims]
+    for family in tested:
+        among = [k for k, j in enumerate(judgements) if j.family == family and j.p is not None]
+        for k, p in zip(among, holm([judgements[k].p or 0.0 for k in among]), strict=True):
+            one = replace(judgements[k], adjusted=p, level=levels[family])
+            judgements[k] = one if p <= ALPHA else replace(one, word="not shown")
+    return judgements
+
+
+# --- the contrast and its rule -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The rule: held where the interval lies between the bounds, failed where it lies outside."""
+
+    low: float = 0.0
+    high: float = math.inf
+
+    def word(self, e: Estimate) -> Word:
+        """What the mean says."""
+        return "held" if self.low < e.mean <= self.high else "failed"
+
+    def p(self, e: Estimate) -> float:
+        """The least α at which the interval decides: inside, of both bounds; outside, of the nearer one."""
+        return max(e.p(bound) for bound in (self.low, self.high) if math.isfinite(bound))
+
+
+ABOVE, BELOW = Bounds(), Bounds(-math.inf, 0.0)
+NOT_WORSE = Bounds(-NEGLIGIBLE)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A contrast by both errors: that of its own seeds, and that of the whole table it stands in."""
+
+    paired: Estimate
+    pooled: Estimate
+    level: float = LEVEL  # of the intervals that are printed
+
+    def judged(self, rule: Bounds, text: str, *, planned: bool = False, of: str = "seeds") -> Judgement:
+        """By the pooled error, with the verdict of the paired one beside it; what was planned, by the paired one."""
+        e = self.paired if planned else self.pooled
+        word, p = rule.word(e), rule.p(e)
+        first: Word | None = None if planned else word if rule.p(self.paired) <= ALPHA else "not shown"
+        return Judgement(word if p <= ALPHA else "not shown", text, e.n, of, p, first, e)
+
+    def text(self, unit: float = 100, digits: int = 2, of: str = " points", *, planned: bool = False) -> str:
+        """The difference with the interval that decides, then with the other one; one seed has neither."""
+        deciding, other = (self.paired, self.pooled) if planned else (self.pooled, self.paired)
+        first, second = (points(e, unit, digits, self.level) for e in (deciding, other))
+        beside = f"; {'pooled' if planned else 'paired'} {second[second.index('[') :]}" if other.df else ""
+        return f"{first}{of}{beside}"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A judge: Σ weight · value over the rows of a measure, by a rule.
+
+    The rows are the values of the label `by`, among the records that `at` chooses. With `over`, each is the mean over
+    the values of another label that all rows with a weight have; values in `among` must be there. What is `planned`
+    needs all planned seeds. `text` is what is printed: {gap} is the contrast, {over} the number of values averaged,
+    {percent[ROW]} and {value[ROW]} the mean of a row.
+    """
+
+    experiment: str
+    weights: Mapping[Any, float]
+    measure: str | None = None  # None is the accuracy of the scale's probe
+    by: str = "method"
+    at: Mapping[str, Any] = field(default_factory=dict)
+    over: str | None = None
+    among: Sequence[Any] = ()
+    rule: Bounds = ABOVE
+    planned: bool = False
+    text: str = "{gap}"
+    unit: float = 100
+    digits: int = 2
+    suffix: str = " points"
+
+    def tables(self, results: Results) -> list[pd.DataFrame]:
+        """Rows × seeds: one table, or one for each value of `over`."""
+        frame = results.of(self.experiment)
+        measure = self.measure or records.probe(frame)
+        if self.over is None:
+            return [records.by_seed(frame, measure, self.by, **self.at)]
+        whole = records.by_seed(frame, measure, self.over, self.by, **self.at)
+        places = self.among or whole.index.unique(0)
+        if any(place not in whole.index.unique(0) for place in places):
+            raise NotMeasured(f"gcalign reproduce {self.experiment} scale={results.scale}")
+        every = [whole.loc[place] for place in places]
+        return [part for part in every if all(row in part.index for row in self.weights)]
+
+    def __call__(self, results: Results) -> Judgement:
+        tables = self.tables(results)
+        if not tables:
+            raise results.missing(self.experiment)
+        table = mean_of(tables)
+        if self.planned:
+            table = only_planned(results, self.experiment, table, self.weights)
+        difference = results.compared(self.experiment, table, self.weights)
+        # str.format takes {percent[2]} for a number and {percent[0.05]} for a text
+        means = {key: e.mean for row, e in estimates(table).items() for key in (row, str(row))}
+        text = self.text.format(
+            gap=difference.text(self.unit, self.digits, self.suffix, planned=self.planned),
+            over=len(tables),
+            percent={row: f"{100 * mean:.1f}" for row, mean in means.items()},
+            value={row: f"{mean:.3f}" for row, mean in means.items()},
+        )
+        return difference.judged(self.rule, text, planned=self.planned)
+
+
+def planned_seeds(experiment: str, scale: str) -> list[int]:
+    """Those that the plan has at this scale."""
+    planned = named(experiment)
+    assert planned.jobs is not None
+    jobs = planned.jobs(planned.at(scale), dict.fromkeys(planned.searched, ()))
+    return [*dict.fromkeys(job.seed for job in jobs)]
+
+
+def only_planned(
+    results: Results, experiment: str, table: pd.DataFrame, rows: Sequence[Any] | Mapping[Any, float]
+) -> pd.DataFrame:
+    """The rows that have all planned seeds, without others; a look at some of the seeds decides nothing."""
+    wanted = planned_seeds(experiment, results.scale)
+    table = table.reindex(columns=wanted)
+    asked = table.reindex(list(rows))
+    have = int(asked.notna().all().sum())
+    if have < len(wanted):
+        so_far = (f"{have} of {len(wanted)} seeds so far",) if have else ()
+        raise NotMeasured(f"gcalign reproduce {experiment} scale={results.scale}", *so_far)
+    return table.dropna()

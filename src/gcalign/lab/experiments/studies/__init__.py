@@ -1,0 +1,1 @@
+"""Our own experiments; `docs/plan.md` says when each was planned."""

@@ -1,0 +1,195 @@
+"""E5: pairs of images and names: INCE both ways (CLIP), GCA-INCE and GCA-UOT on emoji and their English names.
+
+Planned before its runs (`docs/plan.md`):
+
+* data: a table of emoji with their names; near-duplicates (skin tone, gender, hair, direction) are one group, which a
+  split never divides.
+* compared: the three methods with a learnt ε, 0 and 30 % of the training pairs mismatched, identity and graded target
+  (each near-duplicate of a name in the batch gets a tenth of the mass of the pair), five seeds.
+* primary: R@10 on the test pairs, mean of both ways: GCA-INCE − INCE and GCA-UOT − INCE, clean and mismatched, identity
+  target, a family of four.
+* secondary: R@1, R@5, R@k among all names; graded − identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcalign.lab.experiments.engine.claims import OURS, Contrast, EmpiricalClaim, Family
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
+from gcalign.lab.experiments.engine.records import Record, by_seed, having, seeds, values
+from gcalign.lab.experiments.engine.statistics import Estimate, difference, estimates, holm, row, simultaneous
+from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, listed, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
+
+NAMES = {"clip": "INCE (CLIP)", "gca-ince": "GCA-INCE", "gca-uot": "GCA-UOT"}
+COMPARED = tuple(NAMES)
+GRADED = 0.1  # of the mass of a pair, for each near-duplicate of its name in the batch
+CLEAN, MISMATCHED = 0.0, 0.3  # shares of mismatched pairs
+LEARNT = ("method.learnable=true",)
+# a table in the folder of data sets
+EMOJI = ("data=pairs", "data.root=emoji/pairs.parquet", "data.columns=[image,name_en]", "data.group=emoji:base")
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "images": ("data=shapes", *LEARNT),
+        "noise": (CLEAN, MISMATCHED),
+        "search": Search("search-pairs", (f"pairs.noise={MISMATCHED}",), (100,)),
+    },
+    "small": {
+        # 2631 training pairs, 24 × 24 pixels, half of the small encoders, 12 epochs
+        "images": (*EMOJI, "data.size=24", *LEARNT),
+        "train": ("model.width=0.5", "model.hidden=256", "model.out=64", "batch_size=128", "epochs=12"),
+        "seeds": (0, 1, 2, 3, 4),
+        "noise": (CLEAN, MISMATCHED),
+        "splits": 5,
+        "search": Search("search-pairs", ("epochs=6", f"pairs.noise={MISMATCHED}"), (100,)),
+    },
+    "paper": {
+        "images": (*EMOJI, "data.size=48", *LEARNT),
+        "train": ("epochs=100",),
+        "noise": (CLEAN, MISMATCHED),
+        "search": Search("search-pairs"),
+    },
+}
+
+
+def jobs(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Emoji and their names: INCE (CLIP), GCA-INCE and GCA-UOT, mismatched pairs, graded targets, five seeds (ours)."""
+    targets = {"identity": (), "graded": ("target.name=blocks", f"target.alpha={GRADED}")}
+    return [
+        job
+        for target, more in targets.items()
+        for variants in [[({**labels, "target": target}, (*words, *more)) for labels, words in noises(scale)]]
+        for job in grid(scale, chosen, ("retrieval",), COMPARED, variants)
+    ]
+
+
+def retrieved(of: MeasuredRun) -> list[Record]:
+    """R@1, 5 and 10 both ways on the test pairs, their means, and R@k among all names of the table."""
+    from gcalign.lab.evaluation.retrieval import retrieval, zeroshot
+    from gcalign.lab.experiments.engine.measures import about_pairs, embedded_pairs
+
+    embedded = embedded_pairs(of)
+    result, names = retrieval(embedded, "test"), zeroshot(embedded, "test", show=0)
+    about, records = about_pairs(result) | {"eps": embedded.encoders.eps}, []
+    for k in ("1", "5", "10"):
+        ways = {way: by[k] for way, by in result.recall.items()}
+        value = sum(ways.values()) / len(ways)
+        records.append(Record(measure=f"R@{k}", value=value, about=about | {"ways": ways}))
+    for by in names.recall.values():
+        records += [Record(measure=f"zeroshot R@{k}", value=by[k], about=about_pairs(names)) for k in ("1", "10")]
+    return records
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+MEASURES = ("R@1", "R@5", "R@10", "zeroshot R@1", "zeroshot R@10")
+PRIMARY = "R@10"
+
+
+def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
+    """Retrieval of each method with clean and mismatched pairs, identity and graded targets, and paired differences."""
+    if records.empty:
+        raise ValueError("emoji-pairs has no records to show; `gcalign reproduce emoji-pairs` makes some")
+    shares = sorted(map(float, values(records, "noise")))
+    targets = [t for t in ("identity", "graded") if t in values(records, "target")]
+    methods = [m for m in NAMES if m in values(records, "method")]
+    tables = {m: by_seed(records, m, "noise", "target", "method") for m in MEASURES}
+    means, primary = {m: estimates(table) for m, table in tables.items()}, tables[PRIMARY]
+    ps = _adjusted(primary, shares, methods)
+    rows = []
+    for at in ((noise, target, method) for noise in shares for target in targets for method in methods):
+        noise, target, method = at
+        cells = [f"{noise:.0%}", target, NAMES[method], *(percent(means[m].get(at), 1) for m in MEASURES)]
+        p = ps.get((noise, method)) if target == "identity" else None
+        own = row(primary, at)
+        cells.append(_gap(own, row(primary, (noise, target, "clip")), p, len(ps)) if method != "clip" else NOTHING)
+        plain = row(primary, (noise, "identity", method))
+        rows.append([*cells, _gap(own, plain) if target == "graded" else NOTHING])
+    header = ["mismatched", "target", "method", *MEASURES, f"{PRIMARY}: − INCE", f"{PRIMARY}: graded − identity"]
+    of_primary, of_names = (_first_about(records, m) for m in (PRIMARY, "zeroshot R@1"))
+    notes = [
+        "Retrieval on held-out pairs in %, mean of both ways ± standard deviation over seeds "
+        f"{listed(seeds(records))}; {of_primary.get('n_test')} test pairs whose groups training never saw. "
+        f"Zero-shot: image to name, among all {of_names.get('candidates', '')} names of the table. "
+        "Differences are paired by seed, with 95 % intervals (Student's t); ▲ and ▼ mark those that exclude zero. p is "
+        f"Holm's, over the {len(ps)} comparisons with INCE at the identity target, whose intervals are simultaneous "
+        "(Bonferroni). The other intervals are of each difference alone.",
+        *_settings(records, methods),
+    ]
+    return Sheet("emoji-pairs", header, rows, notes).write(folder)
+
+
+def _first_about(records: pd.DataFrame, measure: str) -> Mapping[str, Any]:
+    return next(iter(having(records, measure=measure)["about"]), {})
+
+
+def _gap(a: pd.Series, b: pd.Series, p: float | None = None, family: int = 1) -> str:
+    """With p, as one of a family of comparisons."""
+    e = difference(a, b)
+    if e is None:
+        return NOTHING
+    if not e.df:
+        return f"{100 * e.mean:+.1f}"
+    low, high = e.interval(simultaneous(1 if p is None else family))
+    mark = " ▲" if low > 0 else " ▼" if high < 0 else ""
+    return f"{100 * e.mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]{mark}" + ("" if p is None else f", p = {p:.2g}")
+
+
+def _adjusted(table: pd.DataFrame, shares: list[float], methods: list[str]) -> dict[tuple[float, str], float]:
+    """Holm's p of each method against INCE, at the identity target."""
+    gaps: dict[tuple[float, str], Estimate | None] = {
+        (noise, m): difference(row(table, (noise, "identity", m)), row(table, (noise, "identity", "clip")))
+        for noise in shares
+        for m in methods
+        if m != "clip"
+    }
+    known = {at: e.p() for at, e in gaps.items() if e is not None and e.df}
+    return dict(zip(known, holm([*known.values()]), strict=True))
+
+
+def _settings(records: pd.DataFrame, methods: list[str]) -> list[str]:
+    each = []
+    for method in methods:
+        mine = having(records, method=method)
+        own = [w for w in mine["words"].iloc[0] if w.startswith("method.")]
+        eps = [about["eps"] for about in mine["about"] if "eps" in about]
+        each.append(f"{NAMES[method]}: {' '.join(own)}, ε at the end {min(eps):.3f} to {max(eps):.3f}")
+    return [f"Settings that the search chose: {'; '.join(each)}."]
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+E5 = Family("E5: pairs of images and names", 27, "planned")
+
+
+def claims() -> Iterator[EmpiricalClaim]:
+    """The family of four: method − INCE both ways, with the identity target."""
+    for pairs, share in (("clean pairs", CLEAN), ("mismatched pairs", MISMATCHED)):
+        for m in COMPARED[1:]:
+            says = f"{NAMES[m]} is above INCE both ways (CLIP), {pairs}, {PRIMARY}"
+            text = f"{{gap}} ({{percent[{m}]}} against {{percent[clip]}} %)"
+            text += f" with {100 * share:.0f} % of the pairs mismatched"
+            at = {"noise": share, "target": "identity"}
+            judge = Contrast("emoji-pairs", {m: 1, "clip": -1}, PRIMARY, at=at, planned=True, text=text)
+            yield EmpiricalClaim(E5, f"E5 {NAMES[m]}, {pairs}", "plan, E5", says, OURS, judge)
+
+
+EXPERIMENTS = (
+    Experiment(
+        "emoji-pairs",
+        draw,
+        jobs,
+        searched=COMPARED,
+        changes=SETTINGS,
+        measures={"retrieval": retrieved},
+        claims=claims,
+        place=26,
+    ),
+)

@@ -1,0 +1,136 @@
+"""E2: does GCA help with extreme views?
+
+Planned before its runs (`docs/plan.md`):
+
+* compared: INCE, GCA-INCE, RINCE, GCA-RINCE and GCA-UOT with the views C1, C2 and C3, twelve fresh seeds; settings by a
+  search with standard views.
+* primary: linear accuracy, mean of the three views: GCA-UOT − INCE, GCA-INCE − INCE, GCA-RINCE − RINCE, a family.
+* secondary: each view alone and nearest neighbours, drawn but not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcalign.lab.experiments.engine import drawing
+from gcalign.lab.experiments.engine.claims import OURS, Contrast, EmpiricalClaim, Family
+from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, letter, look, ordered, page, part
+from gcalign.lab.experiments.engine.experiment import (
+    EXTENDED,
+    EXTREME,
+    Chosen,
+    Experiment,
+    Job,
+    Scale,
+    Search,
+    grid,
+    views,
+)
+from gcalign.lab.experiments.engine.records import by_seed
+from gcalign.lab.experiments.engine.statistics import estimates
+from gcalign.lab.paper import NAMES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+COMPARED = (*EXTENDED, "gca-uot")
+COMPARISONS = (("gca-uot", "ince"), ("gca-ince", "ince"), ("gca-rince", "rince"))
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tiny": {"search": Search("search-extreme", seeds=(100,))},
+    "small": {
+        "seeds": tuple(range(20, 32)),  # fresh
+        "splits": 5,
+        "search": Search("search-extreme", ("epochs=3",)),
+    },
+    "paper": {"search": Search("search-extreme", ("epochs=100",))},
+}
+
+
+def jobs(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Does GCA help with extreme views? C1, C2 and C3, paired differences, twelve seeds (ours)."""
+    return grid(scale, chosen, (scale.probe, "knn"), COMPARED, views(EXTREME))
+
+
+# --- the figure ----------------------------------------------------------------------------------------------------
+
+MEAN = "mean"
+ASIDE = 0.11  # of the gap between two views, from mark to mark
+
+
+def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
+    """Accuracy by view and method; beside it the paired differences; a row for each protocol."""
+    measures = dict.fromkeys((drawing.accuracy_of(records, "fig-extreme"), "knn"))
+    every = {m: by_seed(records, m, "method", "setting", unit=100) for m in measures}
+    protocols = {m: _with_mean(table) for m, table in every.items() if len(table)}
+    drawing.check_any(protocols, "fig-extreme", "setting and method")
+    methods = ordered({method for table in protocols.values() for method, _ in table.index})
+    with page(folder, "fig-extreme", DOUBLE, 0.9 + 2.3 * len(protocols)) as made:
+        rows = made.figure.subplots(len(protocols), 2, sharex=True, squeeze=False)
+        for k, (measure, table) in enumerate(protocols.items()):
+            left, right = rows[k]
+            shown = sorted(table.index.unique(1), key=lambda view: (view == MEAN, view))
+            for j, method in enumerate(methods):
+                _marks(left, shown, part(table, method), j - (len(methods) - 1) / 2, method, look(method).name)
+            right.axhline(0, color=drawing.INK, linewidth=0.8)
+            for j, (a, b) in enumerate(COMPARISONS):
+                gaps, name = drawing.minus(part(table, a), part(table, b)), f"{look(a).name} less {look(b).name}"
+                _marks(right, shown, gaps, j - (len(COMPARISONS) - 1) / 2, a, name)
+            for axes in (left, right):
+                axes.set_xticks(range(len(shown)), [drawing.SETTINGS.get(view, view) for view in shown])
+                axes.grid(visible=False, axis="x")
+            letter(left, 2 * k, ACCURACIES[measure], ylabel="accuracy (%)")
+            letter(right, 2 * k + 1, "the same, paired by seed", ylabel="difference (points)")
+        made.legend(methods)
+        rows[0][1].legend(loc="best", fontsize=6)
+        note = "Trained with extreme views, tested on clean images. The mean of the views is taken seed by seed."
+        made.caption(records, note, spread=drawing.INTERVAL)
+    return made.paths
+
+
+def _with_mean(table: pd.DataFrame) -> pd.DataFrame:
+    """With the mean over views of each method that was trained with all of them."""
+    table, every = table.copy(), table.index.unique(1)
+    for method in table.index.unique(0):
+        own = table.loc[method]
+        if 1 < len(every) == len(own):
+            table.loc[(method, MEAN), :] = own.mean(skipna=False)
+    return table
+
+
+def _marks(axes: Axes, views: Sequence[str], table: pd.DataFrame, place: float, method: str, name: str) -> None:
+    """A mark with its interval over each view, `place` marks from the middle."""
+    shown = estimates(table)
+    x = (views.index(view) + ASIDE * place for view in shown)
+    drawing.marks(axes, x, shown.values(), look(method).marks, name, capthick=0.7)
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+E2 = Family("E2: extreme views", 23, "planned")
+
+
+def claims() -> Iterable[EmpiricalClaim]:
+    return [
+        EmpiricalClaim(
+            E2,
+            f"E2 {NAMES[a]}, {NAMES[b]}",
+            "plan, E2",
+            f"{NAMES[a]} is above {NAMES[b]} with extreme views",
+            OURS,
+            Contrast(
+                "fig-extreme",
+                {a: 1, b: -1},
+                over="setting",
+                among=EXTREME,
+                planned=True,
+                text=f"{{gap}}, mean of {', '.join(EXTREME)}",
+            ),
+        )
+        for a, b in COMPARISONS
+    ]
+
+
+EXPERIMENTS = (Experiment("fig-extreme", draw, jobs, searched=COMPARED, changes=SETTINGS, claims=claims, place=18),)

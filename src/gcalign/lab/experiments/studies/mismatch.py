@@ -1,0 +1,402 @@
+"""E1: does alignment protect against mismatched pairs?
+
+Before E1, `fig-noise` looked at all nine methods with three seeds. The claims of the paper about noise are judged by
+E1 for the methods that it compares, by `fig-noise` for the others. E1 was planned before its runs (`docs/plan.md`):
+
+* compared: INCE, RINCE, GCA-INCE, GCA-UOT, IOT with 0, 30 and 60 % of the training pairs mismatched, eight fresh seeds;
+  settings by a search with 30 % mismatched.
+* primary: accuracy of nearest neighbours at 60 %, GCA-UOT − INCE.
+* family: the four methods − INCE at 60 %, for nearest neighbours and for the linear probe.
+* secondary: 100 and 10 labels; how well the plan of a method tells true from mismatched pairs of test images.
+* mechanism (`fig-mismatch-lambda`): GCA-UOT against its relaxation λ, four seeds. If relaxation is the reason, a
+  smaller λ pushes mismatched pairs less, and nearest neighbours are best at a λ below the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcalign.lab.experiments.engine import drawing
+from gcalign.lab.experiments.engine.claims import (
+    ABOVE,
+    ALPHA,
+    OURS,
+    Contrast,
+    EmpiricalClaim,
+    Family,
+    Judgement,
+    Results,
+    Word,
+    only_planned,
+)
+from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, ordered, page
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
+from gcalign.lab.experiments.engine.records import Record, by_seed, having, probe, values
+from gcalign.lab.experiments.engine.statistics import contrast, estimates, holm, points, simultaneous
+from gcalign.lab.experiments.paper import VIEWS
+from gcalign.lab.paper import METHODS, NAMES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
+
+COMPARED = ("ince", "rince", "gca-ince", "gca-uot", "iot")
+MOST = 0.6  # the largest share of mismatched pairs
+RELAXATIONS = (0.05, 0.2, 0.5, 1, 2)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tiny": {"search": Search("search-mismatch", ("pairs.noise=0.3",), (100,))},
+    "small": {
+        # 10,000 training images, half of the small encoder, 15 epochs of batches of 128
+        "images": ("data=cifar10", "data.limit=10000"),
+        "train": ("model.width=0.5", "model.hidden=512", "batch_size=128", "epochs=15", "optimizer.lr=2e-3"),
+        "seeds": tuple(range(10, 18)),  # fresh: no choice was made with them
+        "noise": (0.0, 0.3, MOST),
+        "splits": 5,
+        "search": Search("search-mismatch", ("epochs=5", "pairs.noise=0.3")),
+    },
+    "paper": {
+        "noise": (0.0, 0.3, MOST),
+        "search": Search("search-mismatch", ("epochs=100", "pairs.noise=0.3")),
+    },
+}
+MEASURED = ("knn", "10-labels", "100-labels", "mismatch")  # beside the probe
+
+
+def noise(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Accuracy against the share of mismatched pairs (ours)."""
+    return grid(scale, chosen, (scale.probe, "knn"), METHODS, noises(scale))
+
+
+def mismatch(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Does alignment protect against mismatched pairs? accuracy and detection, eight seeds (ours)."""
+    return grid(scale, chosen, (scale.probe, *MEASURED), COMPARED, noises(scale))
+
+
+def relaxations(scale: Scale, chosen: Chosen) -> list[Job]:
+    """The same for GCA-UOT against its relaxation λ (ours)."""
+    words = f"pairs.noise={MOST:g}"
+    relaxed = [({"noise": MOST, "relax": x}, (words, f"method.relax=[{x},{x}]")) for x in RELAXATIONS]
+    return grid(scale, chosen, (scale.probe, *MEASURED), ("gca-uot",), relaxed, seeds=scale.seeds[:4])
+
+
+# --- what is measured ----------------------------------------------------------------------------------------------
+
+IMAGES, WRONG = 2000, 0.3  # test images, and the share of them in mismatched pairs
+
+
+def detection(of: MeasuredRun) -> list[Record]:
+    """How well a plan tells true from mismatched pairs among test images, and what its gradient does with either.
+
+    The gradient of a KL loss in −log K is T − P: a pair is pulled together by 1 − P_ii, and pushed from the others by
+    the rest of its row.
+    """
+    import torch
+
+    from gcalign.auditing.calibration import separation
+    from gcalign.lab.training.config import criterion_of
+
+    test, batch = of.images("test"), of.config.batch_size
+    n = min(IMAGES, len(test)) // batch * batch
+    index = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:n]
+    first, second = of.pairs(test, index)
+    criterion = criterion_of(of.config)
+    wrong = round(WRONG * batch)  # of each batch, among themselves
+    plan, cosine, pull, push = [], [], [], []
+    for z1, z2 in zip(first.split(batch), second.split(batch), strict=True):
+        z2 = torch.cat([z2[:wrong].roll(1, 0), z2[wrong:]])
+        rows = criterion.plan(z1, z2).log[:batch]
+        own = rows.diagonal(rows.shape[1] - batch)  # second views are the last columns, in the joint layout too
+        plan.append(own)
+        cosine.append(torch.cosine_similarity(z1, z2))
+        pull.append(1 - own.exp())
+        push.append(rows.exp().sum(1) - own.exp())
+    bad = (torch.arange(n) % batch) < wrong
+    about = {"of": f"batches of {batch} test pairs, {WRONG:.0%} mismatched", "images": n}
+    records = [
+        Record(measure=AUROC, value=separation(score[~bad], score[bad]), labels={"score": name}, about=about)
+        for name, score in (("plan", torch.cat(plan)), ("cosine", torch.cat(cosine)))
+    ]
+    for name, parts in (("pull", pull), ("push", push)):
+        whole = torch.cat(parts)
+        records += [
+            Record(measure=name, value=whole[which].mean().item(), labels={"pairs": pairs}, about=about)
+            for pairs, which in (("true", ~bad), ("mismatched", bad))
+        ]
+    return records
+
+
+# --- figures -------------------------------------------------------------------------------------------------------
+
+AUROC = "mismatch-auroc"
+
+
+def draw_noise(records: pd.DataFrame, folder: Path) -> list[Path]:
+    """Accuracy against the share of mismatched pairs, and the paired difference to InfoNCE; a row for each protocol."""
+    measures = (drawing.accuracy_of(records, "fig-noise"), "knn")
+    every = {m: by_seed(records, m, "method", "noise", unit=100) for m in measures}
+    protocols = {m: table for m, table in every.items() if len(table)}
+    drawing.check_any(protocols, "fig-noise", "method and noise")
+    methods = ordered(method for table in protocols.values() for method, _ in table.index)
+    shares = sorted({share for table in protocols.values() for _, share in table.index})
+    shift = 100 * drawing.gap_between(shares) * 0.03
+    with page(folder, "fig-noise", DOUBLE, 0.9 + 2.4 * len(protocols)) as made:
+        panels = made.figure.subplots(len(protocols), 2, sharex=True, squeeze=False)
+        for row, (measure, table) in enumerate(protocols.items()):
+            left, right = panels[row]
+            drawing.lines(left, table, methods, shift, std=True)
+            drawing.lines(right, drawing.paired(table, "ince"), methods, shift)
+            right.axhline(0, **look("ince").level)
+            letter(left, 2 * row, ACCURACIES[measure], ylabel="accuracy (%)")
+            beside = "the same, paired by seed with InfoNCE"
+            letter(right, 2 * row + 1, beside, ylabel="minus InfoNCE (points)")
+        for axes in panels[-1]:
+            axes.set(xlabel="mismatched pairs (%)", xticks=[100 * share for share in shares])
+        made.legend(methods)
+        note = "Accuracy on clean test images after training with a share of pairs mismatched on purpose; marks of one "
+        note += "share stand side by side."
+        spread = f"left {STD}; right bars: 95 % interval (Student's t) of the mean difference over seeds"
+        made.caption(records, note, spread=spread)
+    return made.paths
+
+
+def draw_mismatch(records: pd.DataFrame, folder: Path) -> list[Path]:
+    """Accuracy and AUROC against the share of mismatched pairs; below, paired differences to InfoNCE."""
+    panels = (
+        (drawing.accuracy_of(records, "fig-mismatch"), 100.0, "linear probe (%)"),
+        ("knn", 100.0, "nearest neighbours (%)"),
+        ("100-labels", 100.0, "linear, 100 labels (%)"),
+        (AUROC, 1.0, "AUROC of the plan"),
+    )
+    drawn: list[str] = []
+    with page(folder, "fig-mismatch", DOUBLE, 4.1) as made:
+        above, below = made.figure.subplots(2, len(panels), sharex=True)
+        for k, (measure, unit, name) in enumerate(panels):
+            table = by_seed(_by_plan(records), measure, "method", "noise", unit=unit)
+            if table.empty:
+                drawing.absent(above[k], name)
+                drawing.absent(below[k], name)
+                continue
+            drawn += list(table.index.unique(0))
+            _shares(above[k], table)
+            _shares(below[k], drawing.paired(table, "ince"))
+            below[k].axhline(0, **look("ince").level)
+            below[k].set_xlabel("mismatched pairs (%)")
+            letter(above[k], k, name)
+        above[0].set_ylabel("on clean test images")
+        below[0].set_ylabel("minus InfoNCE, paired")
+        drawing.check_any(drawn, "fig-mismatch", "method and noise")
+        made.legend(ordered(drawn))
+        note = "A share of training pairs was mismatched on purpose. D: how well the method's own plan tells true from "
+        note += "mismatched pairs of test images (0.5 is chance); marks of one share stand side by side."
+        made.caption(records, note, spread=drawing.INTERVAL)
+    return made.paths
+
+
+def _by_plan(records: pd.DataFrame) -> pd.DataFrame:
+    """Without the AUROC of other scores."""
+    return records[records["score"].isna() | (records["score"] == "plan")] if "score" in records else records
+
+
+def _shares(axes: Axes, table: pd.DataFrame) -> None:
+    shares = sorted(table.index.unique(1))
+    drawing.lines(axes, table, ordered(table.index.unique(0)), 100 * drawing.gap_between(shares) * 0.05)
+    axes.set_xticks([100 * share for share in shares])
+    axes.tick_params(labelcolor=drawing.INK)
+
+
+def draw_relaxations(records: pd.DataFrame, folder: Path) -> list[Path]:
+    """GCA-UOT with most pairs mismatched, against λ: accuracy, detection, and what the gradient does with a pair."""
+    accuracy = drawing.accuracy_of(records, "fig-mismatch-lambda")
+    with page(folder, "fig-mismatch-lambda", DOUBLE, 2.6) as made:
+        first, second, third = made.figure.subplots(1, 3)
+        shown = (
+            (first, accuracy, 100, "o", "linear probe"),
+            (first, "knn", 100, "s", "nearest neighbours"),
+            (first, "100-labels", 100, "^", "100 labels"),
+            (second, AUROC, 1, "o", ""),
+        )
+        drawn = 0
+        for axes, measure, unit, marker, name in shown:
+            table = by_seed(_by_plan(records), measure, "relax", unit=unit)
+            _against(axes, table, marker, name)
+            drawn += len(table)
+        for pairs, marker in (("true", "o"), ("mismatched", "s")):
+            for measure, dash in (("pull", "-"), ("push", "--")):
+                table = by_seed(records, measure, "relax", pairs=pairs)
+                _against(third, table, marker, f"{measure}, {pairs}", dash)
+        drawing.check_any(range(drawn), "fig-mismatch-lambda", "relax")
+        first.legend()
+        low, high = third.get_ylim()
+        third.set_ylim(low, high + 0.3 * (high - low))  # four lines all over the plot: the legend gets its own place
+        third.legend(loc="upper left", ncols=2, columnspacing=0.8, handlelength=1.2, fontsize=6)
+        letter(first, 0, "accuracy", xlabel="relaxation λ", ylabel="accuracy (%)")
+        letter(second, 1, "detection", xlabel="relaxation λ", ylabel="AUROC of the plan")
+        letter(third, 2, "mechanism", xlabel="relaxation λ", ylabel="weight in the gradient")
+        shares = ", ".join(f"{100 * share:.0f} %" for share in sorted(values(records, "noise")))
+        note = f"GCA-UOT, {shares} of the training pairs mismatched. C: a pair is "
+        note += "pulled together by 1 − P_ii and pushed from the others by the rest of its row."
+        made.caption(records, note, spread=drawing.INTERVAL)
+    return made.paths
+
+
+def _against(axes: Axes, table: pd.DataFrame, marker: str, name: str, dash: str = "-") -> None:
+    if len(table):
+        shown = estimates(table)
+        drawing.marks(axes, shown, shown.values(), {"marker": marker, "linestyle": dash}, name)
+        drawing.log_ticks(axes, list(shown))
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+E1 = Family("E1: mismatched pairs", 20, "planned")
+SECONDARY = Family("E1: secondary measures", 21, "planned")
+MECHANISM = Family("E1: mechanism", 22, "planned")
+SHARE = f"with {100 * MOST:.0f} % of the pairs mismatched"
+
+
+def under_noise(results: Results, a: str, b: str) -> Judgement:
+    """a − b at the largest share of mismatched pairs, by fig-noise."""
+    records = results.of("fig-noise")
+    most = max(float(share) for share in values(records, "noise"))
+    at = having(records, noise=most)
+    difference = results.compared("fig-noise", by_seed(at, probe(records), "method"), {a: 1, b: -1})
+    near = contrast(by_seed(at, "knn", "method"), {a: 1, b: -1}, pooled=True)
+    beside = f" (nearest neighbours: {points(near, level=results.level)})" if near else ""
+    return difference.judged(ABOVE, f"{difference.text()}{beside} with {100 * most:.0f} % of the pairs mismatched")
+
+
+def noise_claims() -> Iterator[EmpiricalClaim]:
+    statements = {
+        "gca-uot": ("Introduction", "GCA-UOT enhances robustness against view noise"),
+        "rince": ("Background", "RINCE provides robustness to noisy views"),
+        "gca-rince": ("Introduction", "GCA reduces the effect of noise between views"),
+    }
+    for m, (where, statement) in statements.items():
+        says = f"{statement}: {NAMES[m]} is above INCE where pairs are mismatched"
+        judge: Callable[[Results], Judgement] = partial(under_noise, a=m, b="ince")
+        if m in COMPARED:
+            says, judge = f"{says}, linear probe of E1", _mostly_mismatched(m, None)
+        yield EmpiricalClaim(VIEWS, f"{NAMES[m]}, mismatched pairs", where, says, OURS, judge)
+
+
+def _mostly_mismatched(method: str, measure: str | None, **more: Any) -> Contrast:
+    """method − INCE with most pairs mismatched."""
+    text = f"{{gap}} ({{percent[{method}]}} against {{percent[ince]}} %) {SHARE}"
+    about = {"at": {"noise": MOST}, "planned": True, "text": text, **more}
+    return Contrast("fig-mismatch", {method: 1, "ince": -1}, measure, **about)
+
+
+def mismatch_claims() -> Iterator[EmpiricalClaim]:
+    """The family of E1, whose primary comparison is the first, then what is secondary."""
+    for measure, name in (("knn", "nearest neighbours"), (None, "linear probe")):
+        for m in sorted((m for m in COMPARED if m != "ince"), key=lambda m: m != "gca-uot"):
+            says = f"{NAMES[m]} is above INCE where most pairs are mismatched, {name}"
+            says += " (primary)" if measure == "knn" and m == "gca-uot" else ""
+            yield EmpiricalClaim(E1, f"E1 {NAMES[m]}, {name}", "plan, E1", says, OURS, _mostly_mismatched(m, measure))
+    for labels in ("100", "10"):
+        judge = _mostly_mismatched("gca-uot", f"{labels}-labels")
+        says = f"GCA-UOT is above INCE with {labels} labels"
+        yield EmpiricalClaim(SECONDARY, f"E1 {labels} labels", "plan, E1", says, OURS, judge)
+    yield EmpiricalClaim(
+        SECONDARY,
+        "E1 detection",
+        "plan, E1",
+        "GCA-UOT is above INCE in telling true from mismatched pairs (AUROC of the plan)",
+        OURS,
+        _mostly_mismatched(
+            "gca-uot",
+            AUROC,
+            at={"noise": MOST, "score": "plan"},
+            text=f"{{gap}} ({{value[gca-uot]}} against {{value[ince]}}) {SHARE}",
+            unit=1,
+            digits=3,
+            suffix="",
+        ),
+    )
+
+
+def _slope() -> dict[float, float]:
+    """Weights of the slope over log₁₀ λ."""
+    at = {x: math.log10(x) for x in RELAXATIONS}
+    middle = math.fsum(at.values()) / len(at)
+    scale = math.fsum((x - middle) ** 2 for x in at.values())
+    return {x: (at[x] - middle) / scale for x in RELAXATIONS}
+
+
+def finite(results: Results) -> Judgement:
+    """kNN accuracy at each λ less that at the largest: held by one of them (Holm), failed if all of them are below."""
+    table = by_seed(results.of("fig-mismatch-lambda"), "knn", "relax")
+    table = only_planned(results, "fig-mismatch-lambda", table, RELAXATIONS)
+    most = max(RELAXATIONS)
+    gaps = {x: contrast(table, {x: 1, most: -1}) for x in RELAXATIONS if x != most}
+    known = {x: e for x, e in gaps.items() if e is not None}
+    adjusted = dict(zip(known, holm([e.p() for e in known.values()]), strict=True))
+    better = [x for x, e in known.items() if e.mean > 0]
+    best = max(known, key=lambda x: known[x].mean)
+    shown = points(known[best], level=simultaneous(len(known), results.level))
+    text = f"{shown} points at λ = {best:g}, the best, less that at λ = {most:g}"
+    p = min(adjusted[x] for x in better) if better else max(e.p() for e in known.values())
+    word: Word = ("held" if better else "failed") if p <= ALPHA else "not shown"
+    return Judgement(word, text, known[best].n, p=p)
+
+
+def mechanism_claims() -> Iterable[EmpiricalClaim]:
+    return [
+        EmpiricalClaim(
+            MECHANISM,
+            "E1 push",
+            "plan, E1",
+            "Mismatched pairs are pushed less, the smaller λ is",
+            OURS,
+            Contrast(
+                "fig-mismatch-lambda",
+                _slope(),
+                "push",
+                by="relax",
+                at={"pairs": "mismatched"},
+                planned=True,
+                text="{gap} for ten times the λ ({value[0.05]} at λ = 0.05, {value[2]} at λ = 2)",
+                unit=1,
+                digits=3,
+                suffix="",
+            ),
+        ),
+        EmpiricalClaim(
+            MECHANISM,
+            "E1 finite λ",
+            "plan, E1",
+            "Nearest neighbours are best at a λ below the largest, where marginals are nearly hard",
+            OURS,
+            finite,
+        ),
+    ]
+
+
+EXPERIMENTS = (
+    Experiment("fig-noise", draw_noise, noise, searched=METHODS, claims=noise_claims, place=15),
+    Experiment(
+        "fig-mismatch",
+        draw_mismatch,
+        mismatch,
+        searched=COMPARED,
+        changes=SETTINGS,
+        measures={"mismatch": detection},
+        claims=mismatch_claims,
+        place=16,
+    ),
+    Experiment(
+        "fig-mismatch-lambda",
+        draw_relaxations,
+        relaxations,
+        searched=("gca-uot",),
+        changes=SETTINGS,
+        claims=mechanism_claims,
+        place=17,
+    ),
+)

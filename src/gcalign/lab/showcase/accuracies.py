@@ -1,0 +1,63 @@
+"""Accuracies of runs with their 95 % intervals: over seeds, or over the test images where there is one seed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scipy import stats
+
+from gcalign.lab.experiments.engine.statistics import LEVEL, Estimate
+from gcalign.lab.showcase.page import Bar, Bars
+from gcalign.lab.showcase.runs import Entry, names
+
+
+def bars(runs: Sequence[Entry]) -> list[Bars]:
+    """One panel for each protocol, data set and number of labels; runs that differ only in their seed are one bar."""
+    groups: dict[tuple[str, str], dict[str, dict[int, tuple[Entry, dict[str, Any]]]]] = {}
+    called = protocol_names(runs)
+    for entry in runs:
+        for line in entry.results:
+            if line["kind"] == "probe" and 0 <= line["accuracy"] <= 1:
+                panel = called(line), str(line.get("data", entry.config.data.name))
+                setting = json.dumps(entry.config.identity | {"seed": None}, sort_keys=True)
+                # the last line of a protocol counts
+                groups.setdefault(panel, {}).setdefault(setting, {})[entry.config.seed] = entry, line
+    return [_panel(panel, list(found.values())) for panel, found in groups.items()]
+
+
+def protocol_names(runs: Sequence[Entry]) -> Callable[[dict[str, Any]], str]:
+    """What to call the protocol of a line: with its number of labels if that differs from line to line."""
+    probes = [line for entry in runs for line in entry.results if line["kind"] == "probe"]
+    told = {(line["protocol"], labels) for line in probes if isinstance(labels := line.get("labels_used"), int)}
+    several = {name for name, times in Counter(name for name, _ in told).items() if times > 1}
+
+    def called(line: dict[str, Any]) -> str:
+        name, labels = str(line["protocol"]), line.get("labels_used")
+        return f"{name}, {labels:,} labels" if name in several and isinstance(labels, int) else name
+
+    return called
+
+
+def _panel(panel: tuple[str, str], settings: Sequence[dict[int, tuple[Entry, dict[str, Any]]]]) -> Bars:
+    firsts = [next(iter(by_seed.values()))[0] for by_seed in settings]
+    found = [
+        _bar(name, entry.method, [line for _, line in by_seed.values()])
+        for name, entry, by_seed in zip(names(firsts, seeds=False), firsts, settings, strict=True)
+    ]
+    return Bars(*panel, sorted(found, key=lambda bar: -bar.mean))
+
+
+def _bar(name: str, method: str, lines: Sequence[dict[str, Any]]) -> Bar:
+    values = [float(line["accuracy"]) for line in lines]
+    if len(values) > 1:
+        over_seeds = Estimate.of(values)
+        low, high = over_seeds.interval()
+        return Bar(name, method, over_seeds.mean, max(0.0, low), min(1.0, high), f"{len(values)} seeds")
+    n = lines[0].get("n_test")
+    if not isinstance(n, int) or n < 1:
+        return Bar(name, method, values[0], None, None, "one seed")
+    found = stats.binomtest(round(values[0] * n), n).proportion_ci(LEVEL, "wilson")
+    return Bar(name, method, values[0], float(found.low), float(found.high), f"one seed, {n:,} test images")
