@@ -328,31 +328,24 @@ class Arguments(NamedTuple):
         kernel, target = problem.kernel, problem.support
         if not isinstance(target, _SUPPORTS):
             target = Full(target.dense())
-        pairs = target if isinstance(target, Pairs) else target.pairs if isinstance(target, Groups) else None
-        groups = target if isinstance(target, Groups) else None
-        mask = kernel.mask if isinstance(kernel, Inner) else None
-        if mask is not None and mask.allowed is None:  # positives are then in it, whatever the support
-            mask = Mask(~mask.forbidden(0, kernel.shape[0]))
-        inner = kernel if isinstance(kernel, Inner) else None
+        pairs = getattr(target, "pairs", target if isinstance(target, Pairs) else None)
+        mask = getattr(kernel, "mask", None)
+        allowed = None if mask is None else ~mask.forbidden(0, kernel.shape[0])
+        factors = {name: getattr(kernel, name, None) for name in ("psi", "r", "c", "own")}
+        names = ("row_codes", "column_codes", "levels", "left", "right")
+        groups = {name: getattr(target, name, None) for name in names}
         return Arguments(
+            **factors,
+            **groups,
             phi=kernel.tensors[0],
-            psi=None if inner is None else inner.psi,
-            r=None if inner is None else inner.r,
-            c=None if inner is None else inner.c,
-            own=None if inner is None else inner.own,
             eps=problem.eps,
             mu=None if problem.rows is None else problem.rows.mass,
             nu=None if problem.columns is None else problem.columns.mass,
             total=problem.total,
-            weight=target.weight if isinstance(target, Full) else None if pairs is None else pairs.weight,
+            weight=getattr(target, "weight", None) if pairs is None else pairs.weight,
             i=None if pairs is None else pairs.i,
             j=None if pairs is None else pairs.j,
-            row_codes=None if groups is None else groups.row_codes,
-            column_codes=None if groups is None else groups.column_codes,
-            levels=None if groups is None else groups.levels,
-            left=None if groups is None else groups.left,
-            right=None if groups is None else groups.right,
-            allowed=None if mask is None else mask.allowed,
+            allowed=allowed,
             scale=kernel.scale,
             bound=kernel.bound,
             exclude_self=kernel.exclude_self,
