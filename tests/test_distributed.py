@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -248,3 +249,64 @@ def test_a_rank_that_dies_does_not_hang_the_others(tmp_path):
     started = time.monotonic()
     mp.spawn(dying_main, args=(str(tmp_path),), nprocs=2)
     assert time.monotonic() - started < 60
+
+
+def disagreeing_main(rank, folder):
+    join(rank, 2, folder)
+    z1, z2, _ = batch(8)
+    pairs = [
+        (gcalign.method("gca-ince", eps=(0.1, 0.5)[rank]), r"eps=0\.1.*eps=0\.5"),
+        (gcalign.method("gca-rince", lam=(0.01, 0.2)[rank]), r"0\.01\).*0\.2\)"),
+        (gcalign.method(("gca-ince", "gca-uot")[rank]), r"Columns\(\).*Columns\(penalty=0\.2\)"),
+        (gcalign.method("ince", learnable=True), r"eps=0\.1 and .*eps=0\.3"),
+    ]
+    with torch.no_grad():
+        pairs[3][0].kernel.log_eps.fill_(math.log((0.1, 0.3)[rank]))
+    for criterion, both in pairs:
+        with pytest.raises(ValueError, match=f"different criteria.*{both}"):
+            criterion(z1, z2)
+    dist.barrier()  # torch 2.6 may hang if a rank leaves early
+    dist.destroy_process_group()
+
+
+def test_ranks_with_different_settings_are_an_error_that_names_both(tmp_path):
+    mp.spawn(disagreeing_main, args=(str(tmp_path),), nprocs=2)
+
+
+def more_inputs(mine=slice(None)):
+    z1, z2, _ = batch(8)
+    generator = torch.Generator().manual_seed(5)
+    shared, own = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((8, 4), (8, 2, 4)))
+    groups = torch.tensor([0, 1, 0, 2, 3, 1, 4, 5])
+    teacher = torch.randn(8, 3, generator=generator, dtype=torch.float64)
+    found = {}
+    for name in ("ince", "gca-ince", "gca-uot"):
+        cases = {
+            "shared": {"negatives": shared[mine]},
+            "own": {"negatives": own[mine]},
+            "groups": {"groups": groups[mine]},
+            "teacher": {"teacher": (teacher[mine],) * 2},
+        }
+        for key, inputs in cases.items():
+            options = {"target": gcalign.Teacher(0.2)} if key == "teacher" else {}
+            leaves = [z[mine].detach().clone().requires_grad_() for z in (z1, z2)]
+            loss = gcalign.method(name, eps=0.3, **options)(*leaves, **inputs)
+            loss.backward()
+            found[f"{name} {key}"] = loss.detach(), leaves[0].grad
+    return found
+
+
+def more_main(rank, folder):
+    join(rank, 2, folder)
+    torch.save(more_inputs(own(rank, [5, 3])), os.path.join(folder, f"{rank}.pt"))
+    dist.barrier()  # torch 2.6 may hang if a rank leaves early
+    dist.destroy_process_group()
+
+
+def test_negatives_groups_and_teachers_are_joined_over_ranks(tmp_path):
+    expected = more_inputs()
+    mp.spawn(more_main, args=(str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in range(2)]
+    for key, (loss, grad) in expected.items():
+        assert all(torch.allclose(rank[key][0], loss, rtol=1e-10) for rank in ranks), key
+        torch.testing.assert_close(torch.cat([rank[key][1] for rank in ranks]) / 2, grad, rtol=1e-7, atol=1e-10)
