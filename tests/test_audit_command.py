@@ -412,7 +412,7 @@ def test_folds_are_not_written_through_a_link_in_the_folder_of_a_run(tmp_path, m
     place.symlink_to(elsewhere)
     code, _, err = run(capsys, f"run={made.path}", "folds=2", "-o", "out.csv")
     assert code == 2
-    assert f"{place} is a link" in err
+    assert f"{place} links outside the run" in err
     assert not list(elsewhere.iterdir())
 
 
