@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -277,3 +278,24 @@ def test_a_lonely_label_is_an_error_in_compiled_code_too():
     criterion = torch.compile(gcalign.method("supcon"), fullgraph=True, backend="aot_eager")
     with pytest.raises(ValueError, match=r"row \d+ of the target has no positive: its mass is 0"):
         criterion(torch.randn(5, 4), torch.randn(5, 4), labels=(y, y + 1))
+
+
+@since_2_7
+def test_an_exported_program_runs_in_another_process(tmp_path):
+    class Loss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.criterion = gcalign.method("gca-uot", eps=0.2, check_finite=False)
+
+        def forward(self, z1, z2):
+            return self.criterion(z1, z2)
+
+    inputs = tuple(z.detach() for z in batch())
+    torch.export.save(torch.export.export(Loss(), inputs), tmp_path / "loss.pt2")
+    torch.save([*inputs, Loss()(*inputs)], tmp_path / "loss.pt")
+    script = (
+        "import sys, torch, gcalign; gcalign.method; *z, loss = torch.load(sys.argv[2]);"
+        "assert torch.equal(torch.export.load(sys.argv[1]).module()(*z), loss)"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "loss.pt2"), str(tmp_path / "loss.pt")]
+    subprocess.run(words, check=True, capture_output=True, text=True)
