@@ -8,12 +8,13 @@ from itertools import product
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812  # as the field writes it
 from torch import Tensor
 
 from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Hard, Rows
 from gcalign.lab.bench import peers, table
-from gcalign.lab.bench.batches import WORDS, eager_info_nce, pairs
+from gcalign.lab.bench.batches import WORDS, eager_info_nce, linear_info_nce, pairs
 from gcalign.lab.bench.peers import Loss
 from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
 from gcalign.lab.terminal import Progress
@@ -22,6 +23,7 @@ from gcalign.methods import method
 from gcalign.plan import Plan
 
 EAGER, INCE, GCA_INCE, GCA_UOT = "eager InfoNCE", "INCE", "GCA-INCE", "GCA-UOT"
+LINEAR = "torch's linear_cross_entropy"
 GCA_RINCE = "GCA-RINCE, truncated at 10"
 FEW = {called: f"{called}, at most 10" for called in (GCA_INCE, GCA_UOT)}  # iterations, the default
 TOL = 1e-5
@@ -107,6 +109,8 @@ def _cell(n: int, dim: int, eps: float, repeats: int, seed: int, progress: Progr
 def contestants(n: int, eps: float) -> dict[str, Loss]:
     """The baseline, our losses, and what peers are installed and can run at this n."""
     losses: dict[str, Loss] = {EAGER: partial(eager_info_nce, eps=eps)}
+    if hasattr(F, "linear_cross_entropy"):  # since torch 2.13
+        losses[LINEAR] = partial(linear_info_nce, eps=eps)
     losses |= {name: method(called, eps=eps, **options) for name, (called, options) in OURS.items()}
     return losses | {p.name: p.make(eps) for p in peers.LOSSES if p.peer.installed and n <= p.largest}
 
