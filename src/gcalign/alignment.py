@@ -244,11 +244,12 @@ class Alignment(Objective):
             support = Full(support.dense())
         constraints, own, mask, unpaired_rows = self.constraints, None, None, False
         if not support.complete or (allowed, sides.rows.groups, inputs.queue, negatives) != (None,) * 4:
-            entries = Entries(sides, support, constraints).without(allowed).checked(target)
+            entries = Entries(sides, support, constraints).without(allowed)
             if inputs.queue is not None:
                 entries = entries.with_queue(inputs.queue)
             if negatives is not None:
                 entries = entries.with_negatives(negatives)
+            entries = entries.checked(target)
             sides, support, constraints = entries.sides, entries.support, entries.constraints
             own, mask, unpaired_rows = entries.own, entries.mask, entries.unpaired_rows
         return Problem.of(
