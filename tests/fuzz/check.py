@@ -91,7 +91,8 @@ def expected_refusal(case: Case) -> str | None:
         only_kl = not (terms.robust or terms.squared or terms.uniformity or terms.normalized)
         penalties = terms.penalties or all(math.isinf(side[1]) or side[0] == "variation" for side in sides)
         dual = only_kl and penalties and case.options["reduction"] == "mean"
-        if not dual or any(side[2] != "target" for side in sides):
+        # a mass that is not the target's is no obstacle on a relaxed side
+        if not dual or any(side[2] != "target" and math.isinf(side[1]) for side in sides):
             wrong = "gradient='envelope' would be wrong"
     if len(sides) == 2 and all(math.isinf(side[1]) for side in sides) and not case.sets:
         target = _target(case)
