@@ -2,7 +2,7 @@
 
 from gcalign import functional, methods, metrics
 from gcalign.alignment import Alignment
-from gcalign.auditing.pairs import audit
+from gcalign.auditing.door import audit
 from gcalign.auditing.result import Audit
 from gcalign.batch import Side, Sides
 from gcalign.caching import cached_backward

@@ -1,4 +1,4 @@
-"""`gcalign.audit`: which of my pairs are wrong?"""
+"""The audit of paired embeddings: which pairs are wrong?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WIDER = 3.0  # a second plan has so many times ε: errors of true pairs have hea
 CONCENTRATED = 0.4  # mass on the best partner from which the plan can tell neighbours apart
 
 
-def audit(
+def audit_embeddings(
     a: Any,
     b: Any,
     *,
@@ -44,49 +44,7 @@ def audit(
     seed: int = 0,
     progress: bool = False,
 ) -> Audit:
-    """Find mismatched pairs: rank paired embeddings by how badly they fit, without labels.
-
-    The suspicion of pair i is −log P_ii of the transport plan between all a and all b, whose row i sums to 1. Popular
-    items (hubs) cannot fit everybody. A pair that fits no better than random ones has little mass in the plan, so that
-    it does not take a partner from others. ε is that at which the plan explains the pairs best, KL(I‖P_ε), with a
-    share for the wrong ones.
-
-    The embeddings must not come from a model that was trained on these very pairs: it has learnt the mismatches by
-    heart. The audit cannot notice that. Use a pretrained model, or cross-fit: embed each part of the pairs with a model
-    trained on the other parts. `gcalign audit run=…` does so.
-
-    Args:
-        a, b: embeddings [n, D], tensors or numpy arrays; row i of both is pair i. They need not be normalised. Large
-            memory-mapped arrays stay on disk.
-        score: "plan", or what it is compared with: "cosine", "csls", "softmax" (both ways), "neighbours" (LEMoN).
-        eps: ε of the plan or the softmax; None chooses it.
-        batch: pairs that are solved at once. None: all, up to 8,192 pairs; more in batches of 4,096 and two passes over
-            all similarities; above 200,000 pairs in batches of 16,384 without passes.
-        passes: how often all similarities are computed after the batches.
-        folds: the fold of each pair [n], whole numbers, if each fold was embedded by a model of its own. Pairs are then
-            compared only within their fold. Folds should be about equally large.
-        seed: of the re-paired items and the batches.
-        progress: show progress bars.
-
-    Returns:
-        An `Audit`: suspicion of each pair, expected share of mismatches, suggested threshold, weights; or, in
-        `warnings`, why it cannot tell.
-
-    Raises:
-        TypeError, ValueError: if a and b are not finite matrices of the same shape, or an option is out of range.
-
-    Example:
-        >>> import torch, gcalign
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> a = torch.randn(200, 16, generator=generator)
-        >>> b = a + 0.3 * torch.randn(200, 16, generator=generator)
-        >>> b[:20] = b[:20].roll(1, 0)
-        >>> audit = gcalign.audit(a, b)
-        >>> round(audit.share, 1)
-        0.1
-        >>> int(audit.other[1]), bool(audit.flagged[1]), bool(audit.flagged[100])
-        (2, True, False)
-    """
+    """The audit of embeddings in one space; `audit` has the arguments."""
     one_of("score", score, SCORES)
     if eps is not None:
         positive("eps", eps, "leave it out to have it chosen")

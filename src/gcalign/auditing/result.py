@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gcalign.auditing.calibration import expected_auroc, monotone
+from gcalign.auditing.trust import UNRELATED
 
 LEAST = 1e-3  # weight of a pair that is surely wrong: weights of a criterion must be > 0
 CUT = 0.5  # probability from which a pair is flagged
@@ -94,6 +95,11 @@ class Audit:
         return self.probability >= CUT
 
     @property
+    def unrelated(self) -> bool:
+        """Whether the two sides do not seem to be embeddings in one space."""
+        return any(UNRELATED in warning for warning in self.warnings)
+
+    @property
     def precision(self) -> float:
         """Expected share of mismatches among the flagged pairs; nan if there are none."""
         chosen = self.probability[self.flagged]
@@ -168,6 +174,11 @@ class Audit:
             float(x[k]) for x in (self.suspicion, self.probability, self.similarity, self.other_similarity)
         )
         return f"{k:8d}  {suspicion:9.3f}  {probability:11.3f}  {own:10.3f}  {int(self.other[k]):10d}  {other:14.3f}"
+
+
+def fitted(audit: Audit) -> Audit:
+    """The same audit, which says that encoders were trained for it."""
+    return replace(audit, settings={"encoders": "trained here, cross-fitted", **audit.settings})
 
 
 def doubtful(audit: Audit) -> Audit:

@@ -12,6 +12,7 @@ from gcalign.auditing.embeddings import Embeddings
 
 FEWEST = 50  # pairs from which shares and probabilities mean something
 CHANCE = 0.45  # mean p-value above which the pairs agree no better than chance; 0.5 is chance
+UNRELATED = "the pairs agree no better than chance"
 SIGMAS = 4.0  # that it must be below 0.5
 
 
@@ -34,7 +35,7 @@ def doubts(a: Embeddings, b: Embeddings, p: tuple[Tensor, Tensor]) -> Iterator[s
     if mean > min(CHANCE, 0.5 - SIGMAS / math.sqrt(12 * n)):
         yield (
             f"a random partner fits better than the own one in {mean:.1%} of all cases; it must be clearly below 50 %, "
-            "or the pairs agree no better than chance: embed both sides in one space (gcalign.align learns one), "
+            "or {UNRELATED}: embed both sides in one space (gcalign.align learns one), "
             "and check that row i of both is one pair"
         )
 

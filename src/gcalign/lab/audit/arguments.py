@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 
 from gcalign.lab.commands import Parser, Run, json_path
 
@@ -16,15 +15,33 @@ def declare(parser: Parser) -> Run:
         "overrides",
         nargs="+",
         metavar="INPUT",
-        help="two files of embeddings (.npy, .npz, .parquet, .safetensors; FILE:NAME chooses an array or column), or "
+        help="a table (.csv, .jsonl, .parquet) and the names of two columns with texts, images or lists of numbers; or "
+        "two files of embeddings (.npy, .npz, .parquet, .safetensors; FILE:NAME chooses an array or column); or "
         "run=runs/… with folds= and options of its data such as data.root=",
     )
-    add("-o", "--output", required=True, metavar="PATH", help="ranking to write: .csv, .json or .parquet")
+    add("-o", "--output", metavar="PATH", help="ranking to write: .csv, .json or .parquet")
+    add("--clean", metavar="PATH", help="the table to write without the flagged pairs, in its own format")
+    add(
+        "--suggest",
+        metavar="PATH",
+        help="better partners of flagged pairs to write: .csv or .jsonl",
+    )
+    add(
+        "--fit",
+        default="auto",
+        choices=("auto", "never"),
+        help="whether encoders may be trained, cross-fitted, if the sides are not embeddings of one space "
+        "(default: %(default)s)",
+    )
     add("--html", metavar="PATH", help="HTML page to write: the worst pairs and better partners")
     add("--feedback", metavar="PATH", help="weights to write (.npy), one per pair: criterion(z1, z2, weights=w)")
     summary = "write the summary and the worst pairs to this JSON file; - writes only JSON to standard output"
     add("--json", type=json_path, metavar="PATH", help=summary)
-    add("--ids", metavar="FILE:NAME", help="names of the pairs: a parquet column, or a .txt file with one in each line")
+    add(
+        "--ids",
+        metavar="FILE:NAME",
+        help="names of the pairs: a column of the table, or a parquet column or .txt file",
+    )
     add("--show-a", metavar="FILE:NAME", help="texts or images of the first side for the page, in the same formats")
     add("--show-b", metavar="FILE:NAME", help="the same for the second side")
     add(
@@ -46,15 +63,6 @@ def declare(parser: Parser) -> Run:
         help="how pairs are scored: plan, cosine, csls, softmax or neighbours (default: %(default)s)",
     )
     add("--eps", type=float, metavar="ε", help="temperature of the plan (default: chosen without labels)")
-    add(
-        "--relax",
-        type=float,
-        default=math.inf,
-        metavar="λ",
-        help="how strictly row and column sums must hold, in units of the spread of similarities; "
-        "use 1 if right partners are missing "
-        "(default: the balanced plan)",
-    )
     add("--batch", type=int, metavar="N", help=f"number of pairs in one plan {by_size}")
     add("--passes", type=int, metavar="N", help=f"passes over all pairs after the batches {by_size}")
     add("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")

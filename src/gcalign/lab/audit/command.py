@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from gcalign.auditing.calibration import separation
-from gcalign.auditing.pairs import audit as audited
+from gcalign.auditing.door import audit as audited
 from gcalign.auditing.result import Audit
 from gcalign.errors import count
 from gcalign.lab import files
 from gcalign.lab.audit import inputs
 from gcalign.lab.audit.inputs import AuditedPairs
 from gcalign.lab.audit.outputs import TABLES, checked, rows, write_table, write_weights
+from gcalign.lab.audit.tables import FORMATS, Columns, write_suggestions
 from gcalign.lab.commands import output
 from gcalign.lab.terminal import console, fitting
 from gcalign.lab.words import path_of, printable
@@ -27,6 +28,7 @@ WARNING = (
     "The embeddings must not come from a model trained on these very pairs: it has learnt the wrong pairs "
     "too. Use another model, or audit the run itself with run=…, which trains on the other pairs of each fold."
 )
+SHOWN = 8  # pairs that are printed
 HEADINGS = {
     "pair": "pair",
     "suspicion": "suspicion",
@@ -39,54 +41,73 @@ HEADINGS = {
 
 def audit(args: argparse.Namespace) -> None:
     """Audit what was named. Everything is read and checked before anything is written."""
-    table = checked("-o", args.output, TABLES)
+    given, columns = args.overrides, None
+    ranking = checked("-o", args.output, TABLES)
     page, weights = checked("--html", args.html, (".html",)), checked("--feedback", args.feedback, (".npy",))
     count("--worst", args.worst, "pairs on the page")
-    assert table is not None
     shown = sys.stderr.isatty()
-    if any("=" in word and not path_of(word.rpartition(":")[0] or word).exists() for word in args.overrides):
+    if any("=" in word and not path_of(word.rpartition(":")[0] or word).exists() for word in given):
         subject = _of_run(args, shown)
+    elif len(given) == 3:
+        columns = Columns(*given, ids=args.ids)
+        subject = columns.pairs()
     else:
         subject = _of_files(args)
         print(f"note: {WARNING}", file=sys.stderr)
-    options = {name: getattr(args, name) for name in ("score", "eps", "relax", "batch", "passes", "seed")}
+    clean = checked("--clean", args.clean, FORMATS if columns is None else (columns.path.suffix,))
+    suggest = checked("--suggest", args.suggest, (".csv", ".jsonl"))
+    if columns is None and (clean or suggest):
+        raise ValueError("--clean and --suggest write a table again; call gcalign audit TABLE COLUMN COLUMN")
+    options = {name: getattr(args, name) for name in ("score", "eps", "batch", "passes", "seed", "fit")}
     try:
         result = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
     except (ValueError, TypeError) as error:
-        raise ValueError(_named(str(error), args.overrides)) from error
+        raise ValueError(_named(str(error), given)) from error
     text = "" if page is None else _page(result, subject, args.worst)  # made before the first file is written
-    write_table(table, result, subject.names)
+    if ranking is not None:
+        write_table(ranking, result, subject.names, {} if columns is None else columns.texts())
     if page is not None:
         files.write(page, text)
     if weights is not None:
         write_weights(weights, result)
+    if columns is not None and clean is not None:
+        columns.write_clean(clean, result)
+    if columns is not None and suggest is not None:
+        write_suggestions(suggest, columns.suggestions(result))
     wrong = subject.wrong
     known = None if wrong is None or not bool(wrong.any()) else _known(result, wrong)
-    written = [str(path) for path in (table, page, weights) if path is not None]
+    written = [str(path) for path in (ranking, page, weights, clean, suggest) if path is not None]
 
     def content() -> dict[str, Any]:
         worst = rows(result, subject.names, args.worst)
         return {"summary": result.summary(), "known": known, "worst": worst, "written": written}
 
-    output(content, args.json, lambda: _show(result, subject.names, known, written))
+    output(content, args.json, lambda: _show(result, subject, known, written))
 
 
-def _show(
-    result: Audit, names: Sequence[str] | None, known: dict[str, float | None] | None, written: list[str]
-) -> None:
+def _show(result: Audit, subject: AuditedPairs, known: dict[str, float | None] | None, written: list[str]) -> None:
     """Summary, the worst pairs, how many known mismatches were found, and the files."""
     from rich.table import Table
     from rich.text import Text
 
     summary, _, _ = repr(result).partition("\n    pair")
-    table = Table()
-    for heading in HEADINGS.values():
-        table.add_column(heading, justify="right")
-    for row in rows(result, names, worst=5):
-        cells = (row[name] for name in HEADINGS)
-        table.add_row(*(Text(f"{x:.3f}" if isinstance(x, float) else printable(x)) for x in cells))
-    to = console(100)
+    table, to = Table(), console(120)
+    texts = [items for items in (subject.first, subject.second) if items is not None and isinstance(items[0], str)]
     print(summary)
+    if len(texts) == 2:
+        first, second = texts
+        for heading in ("pair", "probability", "first", "second", "a better second"):
+            table.add_column(heading, justify="right" if heading in ("pair", "probability") else "left")
+        for row, k in zip(rows(result, subject.names, SHOWN), result.ranking[:SHOWN].tolist(), strict=True):
+            better = second[int(result.other[k])] if result.other_similarity[k] > result.similarity[k] else ""
+            cells = (str(row["pair"]), f"{row['probability']:.2f}", first[k], second[k], better)
+            table.add_row(*(Text(_short(printable(cell))) for cell in cells))
+    else:
+        for heading in HEADINGS.values():
+            table.add_column(heading, justify="right")
+        for row in rows(result, subject.names, SHOWN):
+            cells = (row[name] for name in HEADINGS)
+            table.add_row(*(Text(f"{x:.3f}" if isinstance(x, float) else printable(x)) for x in cells))
     to.print(fitting(table, to))
     if known is not None:
         share, auroc, precision, recall = known.values()
@@ -97,11 +118,17 @@ def _show(
         print(f"written: {path}")
 
 
+def _short(text: str, most: int = 60) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def _of_files(args: argparse.Namespace) -> AuditedPairs:
     given = args.overrides
     if len(given) != 2:
         raise ValueError(
-            f"{len(given)} inputs were given; an audit takes two files of embeddings, a.npy b.npy, or run=runs/…"
+            f"{len(given)} inputs were given; an audit takes a table with two columns, pairs.csv english romanian; two "
+            "files of embeddings, a.npy b.npy; or run=runs/…"
         )
     a, b = map(inputs.embeddings, given)
     n = len(a)

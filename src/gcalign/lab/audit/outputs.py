@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +39,23 @@ def rows(audit: Audit, names: Sequence[str] | None, worst: int | None = None) ->
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
-def write_table(path: Path, audit: Audit, names: Sequence[str] | None) -> None:
-    """The ranking in the format of the suffix."""
+def write_table(
+    path: Path, audit: Audit, names: Sequence[str] | None, own: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """The ranking in the format of the suffix, with the table's own columns after it."""
     table = columns(audit, names)
+    order = audit.ranking.tolist()
+    for name, values in (own or {}).items():
+        table[name if name not in table else f"{name} of the table"] = [values[k] for k in order]
     if path.suffix == ".csv":
         text = io.StringIO(newline="")
         writer = csv.writer(text)
         writer.writerow(table)
-        writer.writerows([_cell(x) for x in row] for row in zip(*table.values(), strict=True))
+        writer.writerows([spreadsheet_cell(x) for x in row] for row in zip(*table.values(), strict=True))
         files.write(path, text.getvalue())
     elif path.suffix == ".json":
-        content = {"summary": audit.summary(), "pairs": rows(audit, names)}
+        each = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        content = {"summary": audit.summary(), "pairs": each}
         files.write(path, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     else:
         import pyarrow as pa
@@ -61,7 +67,7 @@ def write_table(path: Path, audit: Audit, names: Sequence[str] | None) -> None:
         files.write(path, buffer.getvalue().to_pybytes())
 
 
-def _cell(value: Any) -> Any:
+def spreadsheet_cell(value: Any) -> Any:
     """Numbers rounded, names as text: a spreadsheet would run one that begins like a formula, a terminal an ESC."""
     if isinstance(value, float):
         return f"{value:.6g}"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gcalign.auditing.calibration import separation
-from gcalign.auditing.pairs import audit
+from gcalign.auditing.door import audit
 from gcalign.auditing.plans import BATCH, LARGE, WHOLE
 from gcalign.lab.audit.cells import gaussians, mismatch
 from gcalign.lab.bench import table

@@ -77,7 +77,7 @@ def feedback(of: MeasuredRun) -> list[Record]:
     """The accuracy of every arm; `of` is the first, and the others are trained here, beside it."""
     import numpy as np
 
-    from gcalign.auditing.pairs import audit
+    from gcalign.auditing.door import audit
     from gcalign.lab.audit.crossfit import crossfit
     from gcalign.lab.training.probe import probe
     from gcalign.lab.training.train import train
@@ -126,7 +126,7 @@ def _emoji(table: Path, method: str, seed: int) -> tuple[dict[str, float], dict[
     """R@10, both ways, among emoji of other families, of every arm; and how it was got."""
     import torch
 
-    from gcalign.auditing.pairs import audit
+    from gcalign.auditing.door import audit
     from gcalign.lab.audit.cells import fixed, mismatch
     from gcalign.lab.audit.emoji import Emoji, EmojiModel, crossfitted
 
