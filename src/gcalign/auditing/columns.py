@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gcalign.auditing.crossfit import Images, Items, Numbers, Texts
+from gcalign.errors import did_you_mean
 
 SIDE = 32  # pixels of an image
 
@@ -18,9 +19,7 @@ def column(frame: Any, name: str) -> Any:
     try:
         values = frame[name]
     except (KeyError, ValueError, IndexError, TypeError) as error:
-        names = getattr(frame, "columns", None) or getattr(frame, "column_names", None) or getattr(frame, "keys", list)
-        known = ", ".join(map(str, names() if callable(names) else names))
-        raise ValueError(f"the table has no column {name!r}; it has {known}") from error
+        raise ValueError(f"the table has no column {name!r}; {did_you_mean(name, _names(frame))}") from error
     if len(getattr(values, "shape", ())) == 2:
         return values
     for read in ("to_pylist", "to_list", "tolist"):
@@ -34,6 +33,13 @@ def column(frame: Any, name: str) -> Any:
     if values and not isinstance(values[0], str) and not hasattr(values[0], "convert"):
         return _matrix(name, values)
     return values
+
+
+def _names(frame: Any) -> list[str]:
+    for attribute in ("column_names", "columns", "keys"):  # of pyarrow and datasets, pandas and polars, a dict
+        if (names := getattr(frame, attribute, None)) is not None:
+            return [str(name) for name in (names() if callable(names) else names)]
+    return []
 
 
 def _matrix(name: str, values: Sequence[Any]) -> Tensor:

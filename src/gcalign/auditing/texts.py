@@ -1,8 +1,4 @@
-"""Pairs of texts as embeddings in one space, cross-fitted: no pair is embedded by encoders that were trained on it.
-
-Each side has an encoder of its own: the mean of the embeddings of a text's character n-grams. It needs no vocabulary
-and no language, and is trained in seconds on the very pairs that are audited, with InfoNCE.
-"""
+"""Texts as the n-grams of their characters, which need no vocabulary and no language; and which pairs share a text."""
 
 from __future__ import annotations
 
@@ -10,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from rich.progress import track
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch import Tensor
 
 LENGTHS = (2, 3, 4)  # of the n-grams, in characters
 LONGEST = 400  # characters of a text that are read
 BUCKETS = 1 << 16  # embeddings of a side; n-grams share them by hash
-EPS = 0.05  # of the softmax in training
 
 
 @dataclass(frozen=True)
@@ -96,60 +89,3 @@ def split(group: Tensor, folds: int, seed: int = 0) -> Tensor:  # [n]
     slots = torch.arange(folds).repeat_interleave(torch.tensor([max(0, target - k) for k in have]))
     place[single] = slots[torch.randperm(len(slots), generator=torch.Generator().manual_seed(seed))[: len(single)]]
     return place[member]
-
-
-def train(
-    first: Bags, second: Bags, members: Tensor, *, width: int, epochs: int, batch: int, seed: int, label: str | None
-) -> tuple[nn.EmbeddingBag, nn.EmbeddingBag]:
-    """Two encoders, trained with InfoNCE in both directions on some of the pairs."""
-    generator = torch.Generator().manual_seed(seed)
-    sides = []
-    for _ in range(2):
-        weight = torch.randn(BUCKETS, width, generator=generator) / width**0.5
-        sides.append(nn.EmbeddingBag.from_pretrained(weight, freeze=False, mode="mean"))
-    optimiser = torch.optim.Adam([side.weight for side in sides], lr=0.01, fused=True)
-    steps = [
-        part
-        for _ in range(epochs)
-        for part in members[torch.randperm(len(members), generator=generator)].split(batch)
-        if len(part) > 1
-    ]
-    for part in track(steps, description=label or "", disable=label is None):
-        x, y = (normalize(side(*bag.take(part)), dim=1) for side, bag in zip(sides, (first, second), strict=True))
-        logits = x @ y.T / EPS
-        own = torch.arange(len(part))
-        loss = cross_entropy(logits, own) + cross_entropy(logits.T, own)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return sides[0], sides[1]
-
-
-def embed_texts(
-    first: Sequence[str],
-    second: Sequence[str],
-    *,
-    folds: int = 3,
-    width: int = 128,
-    epochs: int = 6,
-    batch: int = 512,
-    seed: int = 0,
-    progress: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # [n, width], [n, width], [n]
-    """Embeddings of both sides and the fold of each pair, for `gcalign.audit(a, b, folds=folds)`.
-
-    Pairs that share a text stay in one fold, so that no encoder has seen what it embeds.
-    """
-    fold = split(groups(first, second), folds, seed)
-    sides = bags(first), bags(second)
-    out = [torch.empty(len(fold), width) for _ in range(2)]
-    for k in range(folds):
-        label = f"encoders, fold {k + 1} of {folds}" if progress else None
-        members = (fold != k).nonzero().flatten()
-        options = {"width": width, "epochs": epochs, "batch": batch, "seed": seed + k}
-        encoders = train(*sides, members, **options, label=label)
-        with torch.no_grad():
-            for part in (fold == k).nonzero().flatten().split(4096):
-                for z, bag, encoder in zip(out, sides, encoders, strict=True):
-                    z[part] = normalize(encoder(*bag.take(part)), dim=1)
-    return out[0], out[1], fold

@@ -49,7 +49,8 @@ def audit(args: argparse.Namespace) -> None:
     if any("=" in word and not path_of(word.rpartition(":")[0] or word).exists() for word in given):
         subject = _of_run(args, shown)
     elif len(given) == 3:
-        columns = Columns(*given, ids=args.ids)
+        path, first, second = given
+        columns = Columns(path, first, second, args.ids)
         subject = columns.pairs()
     else:
         subject = _of_files(args)
@@ -106,8 +107,8 @@ def _show(result: Audit, subject: AuditedPairs, known: dict[str, float | None] |
         for heading in HEADINGS.values():
             table.add_column(heading, justify="right")
         for row in rows(result, subject.names, SHOWN):
-            cells = (row[name] for name in HEADINGS)
-            table.add_row(*(Text(f"{x:.3f}" if isinstance(x, float) else printable(x)) for x in cells))
+            values = (row[name] for name in HEADINGS)
+            table.add_row(*(Text(f"{x:.3f}" if isinstance(x, float) else printable(x)) for x in values))
     to.print(fitting(table, to))
     if known is not None:
         share, auroc, precision, recall = known.values()

@@ -51,6 +51,11 @@ def crossfitted(overrides: Sequence[str], *, progress: bool = False) -> AuditedP
             f"{run.path} mismatches other pairs in each step (pairs.noise={config.pairs.noise:g}), so it has "
             "no pairs to audit; train it with pairs.fixed=true"
         )
+    if not config.pairs.noise and not config.data.paired:
+        raise ValueError(
+            f"{run.path} was trained on views of single images, and two views of one image are never a wrong pair; "
+            "audit a run on pairs (data=pairs data.columns=[a,b]), or give gcalign audit a table with two columns"
+        )
     if given.get("data", config.data.name) != config.data.name:
         raise ValueError(
             f"data={given['data']} is not the data of {run.path}, which is {config.data.name}; leave it out"
