@@ -135,8 +135,10 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
             letter(axes, k, title, xlabel="mismatched pairs (%)", ylabel="accuracy (%)")
             axes.set_xticks([100 * share for share in sorted(table.index.unique(1))])
         for k, (axes, (measure, title)) in enumerate(zip(below, shapes, strict=True), 2):
-            drawn += _lines(axes, by_seed(records, measure, "method", "epoch", noise=MOST), unit=1, apart=0.08)
+            table = by_seed(records, measure, "method", "epoch", noise=MOST)
+            drawn += _lines(axes, table, unit=1, apart=0.05)
             letter(axes, k, f"{title}, {100 * MOST:.0f} % mismatched", xlabel="epoch", ylabel=title)
+            axes.set_xticks(sorted(table.index.unique(1)))
         drawing.check_any(range(drawn), NAME, "method and noise")
         handles, names = above[0].get_legend_handles_labels()
         made.figure.legend(handles, names, loc="outside upper center", ncols=5)
