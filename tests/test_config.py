@@ -9,12 +9,14 @@ import sys
 from typing import Literal
 
 import pytest
+import torch
 
+from gcalign import KL, Alignment, Cosine, Rows
 from gcalign.lab.data import sources, views
 from gcalign.lab.models.encoders import STEMS
 from gcalign.lab.models.heads import PROJECTORS
 from gcalign.lab.training import optimizers
-from gcalign.lab.training.config import Config, configured
+from gcalign.lab.training.config import Config, configured, criterion_of
 from gcalign.lab.training.typed import keys, option, typed, value_of
 
 
@@ -130,7 +132,7 @@ def test_a_data_set_that_is_registered_later_is_known():
     [
         ([], "gca-ince-scenes-"),
         (
-            ["data.tail=1", "pairs.fixed=false", "compile=false", "logger=csv", "workers=2"],
+            ["data.tail=1", "pairs.fixed=false", "compile=false", "center=false", "logger=csv", "workers=2"],
             "gca-ince-scenes-",
         ),
         (["name=mine"], "mine-"),
@@ -139,6 +141,19 @@ def test_a_data_set_that_is_registered_later_is_known():
 def test_the_folder_of_a_run_depends_on_what_decides_its_weights(words, folder):
     assert configured(words).folder == folder + "b3dd24e7a0"
     assert configured([*words, "seed=1"]).hash != "b3dd24e7a0"
+
+
+def test_centring_and_a_fixed_mass_are_parts_of_the_criterion_of_any_method():
+    criterion = criterion_of(configured(["method=gca-uot", "center=true", "total_mass=true"]))
+    assert "center=True" in repr(criterion.kernel)
+    assert "TotalMass" in repr(criterion.constraints)
+    assert criterion_of(configured(["method=clip", "center=true"])).alignment.kernel.center
+    z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    centred = criterion_of(configured(["method=ince", "center=true"]))(z1, z2)
+    by_hand = Alignment(Cosine(0.1, center=True), (Rows(),), KL())(z1, z2)
+    assert centred == by_hand != criterion_of(configured(["method=ince"]))(z1, z2)
+    with pytest.raises(ValueError, match="needs a cosine kernel, and byol has SquaredEuclidean"):
+        criterion_of(configured(["method=byol", "center=true"]))
 
 
 def test_eight_processes_are_one_run_on_any_number_of_machines():

@@ -19,6 +19,7 @@ from gcalign.lab.experiments.engine.experiment import Computing, named
 from gcalign.lab.experiments.engine.records import Record, by_seed, frame, read, write
 from gcalign.lab.experiments.engine.statistics import Estimate
 from gcalign.lab.experiments.paper import fig_prox, fig_ptgt, fig_time, flops
+from gcalign.lab.experiments.studies import cone
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
 SEEDS = (0, 1, 2)
@@ -144,6 +145,17 @@ def relaxed(seeds=SEEDS):
     ]
 
 
+def cones(methods=tuple(cone.COMPARED), seeds=SEEDS):
+    shapes = [(name, {"epoch": e}) for name in ("negative-cosine", "rank") for e in (1, 3)]
+    return [
+        record(name, 0.5 + 0.01 * k - 0.2 * x + 0.01 * s, s, method=m, data="cifar10", noise=x, **more)
+        for k, m in enumerate(methods)
+        for x in (0.0, 0.6)
+        for s in seeds
+        for name, more in (("linear-fast", {}), ("knn", {}), *shapes)
+    ]
+
+
 def target_plans(seeds=SEEDS, lines=("untrained", "supervised")):
     about = {"batch_size": 128, "domains": 4}
     known = {"method": "gca-ince", "data": "pacs", "beta": 0.0}
@@ -186,6 +198,7 @@ WHOLE = {
     "fig-targets-window": windows,
     "fig-mismatch": mismatched,
     "fig-mismatch-lambda": relaxed,
+    "fig-cone": cones,
 }
 PARTIAL = {
     "noise without InfoNCE": ("fig-noise", lambda: noise(("gca-uot",), (0,))),
@@ -206,6 +219,8 @@ PARTIAL = {
     "extreme views without InfoNCE": ("fig-extreme", lambda: extreme_views(("gca-uot", "rince"), (0,))),
     "one extreme view": ("fig-extreme", lambda: extreme_views(views=("C2",))),
     "mismatched pairs without InfoNCE": ("fig-mismatch", lambda: mismatched(("gca-uot",), (0,))),
+    "a cone with accuracies alone": ("fig-cone", lambda: [r for r in cones(("ince",), (0,)) if r.measure == "knn"]),
+    "a cone of clean pairs": ("fig-cone", lambda: [r for r in cones() if r.labels["noise"] == 0]),
     "targets without their lines": ("fig-targets", lambda: target_plans((0,), ())),
     "targets without class accuracy": (
         "fig-targets",

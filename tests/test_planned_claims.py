@@ -14,6 +14,7 @@ from gcalign.lab.experiments.engine import claims, ledger, records
 from gcalign.lab.experiments.engine.claims import Judgement, Results, planned_seeds
 from gcalign.lab.experiments.engine.experiment import every_claim
 from gcalign.lab.experiments.engine.records import Record
+from gcalign.lab.experiments.studies.cone import E7
 from gcalign.lab.experiments.studies.extreme import E2
 from gcalign.lab.experiments.studies.mismatch import E1
 from gcalign.lab.experiments.studies.targets import E3
@@ -362,3 +363,33 @@ def test_seeds_are_those_of_the_jobs():
     assert planned_seeds("fig-targets", "small") == list(range(40, 45))
     assert planned_seeds("table-labels", "small") == list(range(70, 78))
     assert planned_seeds("emoji-pairs", "small") == list(range(5))
+    assert planned_seeds("fig-cone", "small") == list(range(80, 88))
+
+
+# --- E7 --------------------------------------------------------------------------------------------------------
+
+
+def cones(gains, measure="knn", wanted=range(80, 88)):
+    return results(
+        "fig-cone",
+        [
+            Record(
+                *("fig-cone", "small", measure, around(0.3 + (gains.get(m, 0.0) if share == 0.6 else 0.0), s, k)),
+                {"method": m, "noise": share, "data": "cifar10"},
+                s,
+            )
+            for share in (0.0, 0.6)
+            for k, m in enumerate(("ince", "ince centred", "gca-uot"))
+            for s in wanted
+        ],
+    )
+
+
+@pytest.mark.parametrize(("gain", "word"), [(0.03, "held"), (-0.03, "failed"), (0.0, "not shown")])
+def test_centring_and_what_relaxation_adds_to_it_are_judged_with_most_pairs_mismatched(gain, word):
+    centred, more = "E7 INCE centred, INCE, nearest neighbours", "E7 GCA-UOT, INCE centred, "
+    assert verdict(centred, cones({"ince centred": gain})).word == word
+    assert verdict(f"{more}nearest neighbours", cones({"gca-uot": gain})).word == word
+    assert verdict(f"{more}linear probe", cones({"gca-uot": gain}, "linear-fast")).word == word
+    assert verdict(centred, cones({"ince centred": gain}, wanted=range(80, 87))).word == "not measured"
+    assert [c.family for c in PLANNED].count(E7) == 3

@@ -44,10 +44,11 @@ from gcalign.lab.experiments.engine.experiment import (
 )
 from gcalign.lab.experiments.engine.jobs import Archive, command, config_of, do, finished, records_of, run_of
 from gcalign.lab.experiments.paper.fig_ptgt import ALPHA_BETA
-from gcalign.lab.experiments.studies import labels, targets
+from gcalign.lab.experiments.studies import cone, labels, mismatch, targets
 from gcalign.lab.models import encoder
 from gcalign.lab.paper import METHODS
 from gcalign.lab.training.config import Data, configured
+from gcalign.lab.training.module import collapse
 from gcalign.lab.training.owner import BusyError, owned, owner_of
 from quick import WORDS, half_fail, quick
 
@@ -79,6 +80,7 @@ def jobs(name: str, scale: str) -> list[Job]:
         ("fig-same-eps", "small", 4 * 3 * 3),
         ("fig-mismatch", "small", 5 * 3 * 8),
         ("fig-mismatch-lambda", "small", 5 * 4),
+        ("fig-cone", "small", 9 * 3 * 8),
         ("fig-extreme", "small", 5 * 3 * 12),
         ("fig-targets", "small", 6 * 5),
         ("fig-targets-window", "small", 4),
@@ -111,11 +113,39 @@ def test_wrong_labels_are_compared_at_both_temperatures():
     assert all({"method=ince", "method.eps=0.05", "target.noise=0.4"} < set(job.words) for job in same)
 
 
+def test_the_cone_has_the_settings_and_the_data_of_e1_other_seeds_and_most_pairs_mismatched_first():
+    scale = named("fig-mismatch").at("small")
+    chosen = {m: (f"method.eps={k}",) for k, m in enumerate(("ince", "rince", "gca-ince", "gca-uot", "iot"), 1)}
+    before, found = mismatch.mismatch(scale, chosen), cone.jobs(named("fig-cone").at("small"), chosen)
+    assert not {job.seed for job in before} & {job.seed for job in found}
+    assert [job.labels["noise"] for job in found[:27:9]] == [0.6, 0.0, 0.3]
+    shared = {"ince", "rince", "gca-uot"}
+    mine, theirs = (
+        {frozenset(w for w in job.words if not w.startswith("seed=")) for job in some if job.labels["method"] in shared}
+        for some in (found, before)
+    )
+    assert mine == theirs
+    plain, centred = (next(set(j.words) for j in found if j.labels["method"] == m) for m in ("ince", "ince centred"))
+    assert centred - plain == {"center=true"}
+
+
+def test_the_cosine_of_different_images_follows_from_the_spread_that_a_run_logs():
+    z = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)) + 1
+    x = torch.nn.functional.normalize(z)
+    cosines = (x @ x.T)[~torch.eye(16, dtype=torch.bool)]
+    lines = [{"kind": "train", "step": k, **{n: float(v) for n, v in collapse(z).items()}} for k in (10, 20, 24)]
+    config = types.SimpleNamespace(batch_size=16, epochs=4)
+    found = cone.cone(types.SimpleNamespace(config=config, run=types.SimpleNamespace(results=lambda: lines)))
+    assert [(r.labels["epoch"], r.about["batches"]) for r in found if r.measure == "rank"] == [(4, 2)]
+    (value,) = [r.value for r in found if r.measure == "negative-cosine"]
+    assert value == pytest.approx(float(cosines.mean()), abs=1e-6)
+
+
 def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
     wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
     wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts table-labels "
-    wanted += "table-audit table-feedback emoji-pairs"
+    wanted += "table-audit table-feedback emoji-pairs fig-cone"
     assert set(names()) == set(wanted.split())
     for name in names():
         assert named(name).jobs or named(name).compute
@@ -149,6 +179,7 @@ def test_jobs_go_seed_by_seed_so_that_a_sweep_cut_short_has_whole_grids():
         "fig-sensitivity",
         "fig-q-lambda",
         "fig-mismatch",
+        "fig-cone",
         "fig-extreme",
         "fig-targets",
     ):
@@ -346,8 +377,8 @@ def test_the_first_search_is_three_values_of_one_option_with_one_seed_and_one_sp
     again = search.jobs(scale, METHODS, scored(trials, {}))
     assert again == trials  # no second stage
     assert {job.seed for job in trials} == {0}
-    assert measures.key("validation", scale) == "validation"
-    assert measures.key("validation", named("fig-extreme").at("small")) == "validation 5 splits"
+    assert engine_jobs.key("validation", scale) == "validation"
+    assert engine_jobs.key("validation", named("fig-extreme").at("small")) == "validation 5 splits"
 
 
 def test_what_a_result_file_has_is_not_done_again_where_the_runs_are_gone(tmp_path):
@@ -398,8 +429,8 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
 
 def test_a_measurement_is_kept_under_what_it_depends_on():
     other = dataclasses.replace(TINY, corrupted=20)
-    assert measures.key("cifar10c", TINY) != measures.key("cifar10c", other)
-    assert measures.key("knn", TINY) == measures.key("knn", other)
+    assert engine_jobs.key("cifar10c", TINY) != engine_jobs.key("cifar10c", other)
+    assert engine_jobs.key("knn", TINY) == engine_jobs.key("knn", other)
 
 
 def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():

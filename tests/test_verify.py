@@ -53,6 +53,7 @@ EXPECTED = {
     "tab:new_combine cifar10c(Ex)": "fails",
     "svhn-backbone": "fails",
     "pacs-classes": "fails",
+    "shift": "holds",
 }
 
 
@@ -80,7 +81,7 @@ def test_whatever_does_not_simply_hold_says_what_kind_of_error_it_is(verdicts):
 
 def test_the_count_tells_kinds_apart_and_judges_the_theorems_if_all_were_checked(verdicts):
     said = verify.summary(list(verdicts.values()))
-    assert said.startswith("Of 33: holds 12, holds as a bound 1, holds after correction 3, fails 17 (")
+    assert said.startswith("Of 34: holds 13, holds as a bound 1, holds after correction 3, fails 17 (")
     assert "(misprint 6, slip 2, substance 9)" in said
     assert "Of the 7 theorems 5 hold, 2 of them after correction (2, 4); 2 do not (3, 6)." in said
     assert verify.summary([verdicts["thm:gcarince"]]) == "Of 1: fails 1 (substance 1)."
@@ -137,6 +138,14 @@ def test_the_extreme_columns_match_as_often_as_counted_by_hand(verdicts):
     assert "8 of 9 (all but BYOL) are the large-erase row" in verdicts["tab:new_combine cifar100(Ex)"].evidence
     assert verdicts["tab:new_combine cifar10c(Ex)"].violations == 8  # BYOL is the mean
     assert not verify.replay("tab:new_combine cifar10c(Ex)", seed=0, case=5).violated
+
+
+def test_a_common_shift_is_seen_by_a_scale_of_scores_alone_and_centring_removes_its_direction():
+    numbers = [verify.replay("shift", seed=0, case=k).numbers for k in range(20)]
+    assert max(n["blind"] for n in numbers) < 1e-12
+    assert min(min(n["siglip"], n["relaxed"]) for n in numbers) > 1e-3
+    assert all(abs(n["centred"]) < n["cone"] for n in numbers)
+    assert max(n["centred"] for n in numbers) < 0.2
 
 
 @pytest.mark.parametrize(

@@ -1,402 +1,94 @@
-"""The methods as functions: `functional.gca_uot(z1, z2, eps=0.1)` is `method("gca-uot", eps=0.1)(z1, z2)`.
-
-Every function takes the settings of its method and, by keyword, the options of every `Alignment` and the inputs of a
-criterion. Like a criterion, it takes two views, a list of views, or one tensor with labels.
-"""
+"""The methods as functions: `functional.gca_uot(z1, z2, eps=0.1)` is `method("gca-uot", eps=0.1)(z1, z2)`."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol
 
 import torch
 from torch import Tensor
 
-from gcalign.batch import PerSide
+from gcalign import methods
+from gcalign.batch import Inputs
 from gcalign.constraints import Columns, Constraint, Rows
 from gcalign.errors import positive
 from gcalign.geometry import Entropic, Geometry
-from gcalign.methods import method
+from gcalign.objective import Objective
 from gcalign.plan import Plan
-from gcalign.queue import Queue
-from gcalign.targets import Target
 from gcalign.transport import operator
 from gcalign.transport.gradients import Reads
 from gcalign.transport.operators.sources import Given
 from gcalign.transport.problem import Options, Problem, as_constraints
 from gcalign.transport.support import Full
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 Views = Tensor | Sequence[Tensor]
+Settings = ParamSpec("Settings")
+_INPUTS = (*Inputs._fields, "rows", "multi")
+_DOC = """{summary}
+
+Args:
+    z1, z2: embeddings of the two views [B, D]; they need not be normalised. Or a list of views; or z1 with labels.
+    {settings}: as for `methods.{factory}`.
+    options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
+
+Returns:
+    The loss, a 0-dim tensor.
+
+Example:
+    >>> import torch, gcalign
+    >>> gcalign.functional.{name}(torch.eye(4), torch.eye(4){given}).shape
+    torch.Size([])
+"""
 
 
-class Inputs(TypedDict, total=False):
-    """The inputs of a criterion; `Objective` describes them."""
+class Loss(Protocol[Settings]):
+    """The loss of two views, a list of views, or one tensor with labels, with the settings of a method."""
 
-    labels: PerSide
-    domains: PerSide
-    ids: PerSide
-    weights: PerSide
-    groups: PerSide
-    teacher: tuple[Tensor, Tensor]
-    target: Tensor | Target
-    queue: Queue | tuple[Queue, Queue]
-    negatives: Tensor
-    allowed: Tensor
-    rows: int
-    multi: str
+    def __call__(
+        self, z1: Views, z2: Tensor | None = None, *args: Settings.args, **options: Settings.kwargs
+    ) -> Tensor: ...
 
 
-class Call(Inputs, total=False):
-    """The inputs of a criterion and the options of every `Alignment`."""
+def _function(name: str, factory: Callable[Settings, Objective], **fixed: Any) -> Loss[Settings]:
+    """A method as a function of views, settings and inputs; a function learns nothing, so ε is `fixed`."""
 
-    layout: str
-    reduction: str
-    iterations: int
-    tol: float
-    gradient: str
-    accelerate: bool | str
-    block: int | str | None
-    cache: str | None
-    gather: bool
-    check_finite: bool
+    def loss(z1: Views, z2: Tensor | None = None, **options: Any) -> Tensor:
+        inputs = {key: options.pop(key) for key in _INPUTS if key in options}
+        value: Tensor = methods.method(registered, **fixed, **options)(z1, z2, **inputs)
+        return value
 
-
-def _loss(name: str, z1: Views, z2: Tensor | None, options: Any, **settings: Any) -> Tensor:
-    inputs = {key: options.pop(key) for key in Inputs.__annotations__ if key in options}
-    loss: Tensor = method(name, **settings, **options)(z1, z2, **inputs)
-    return loss
-
-
-def info_nce(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
-    """InfoNCE (Eq. 1, eq:INCE).
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps: as for `methods.ince`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> z = torch.eye(4)
-        >>> loss = gcalign.functional.info_nce(z, z, eps=0.5)
-        >>> torch.allclose(loss, torch.nn.functional.cross_entropy(z @ z.T / 0.5, torch.arange(4)))
-        True
-    """
-    return _loss("ince", z1, z2, options, eps=eps)
-
-
-def gca_ince(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
-    """GCA-INCE: InfoNCE with constraints on rows and columns (Theorem 5, thm:lowest).
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps: as for `methods.gca_ince`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> round(float(gcalign.functional.gca_ince(torch.eye(4), torch.eye(4), eps=0.1)), 2)
-        0.0
-    """
-    return _loss("gca-ince", z1, z2, options, eps=eps)
-
-
-def rince(
-    z1: Views,
-    z2: Tensor | None = None,
-    *,
-    eps: float = 0.1,
-    q: float = 0.6,
-    lam: float = 0.01,
-    scale: str = "kernel",
-    **options: Unpack[Call],
-) -> Tensor:
-    """RINCE, robust InfoNCE (Eq. 2, eq:RINCE).
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps, q, lam, scale: as for `methods.rince`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
-        >>> bool(gcalign.functional.rince(z, z) < gcalign.functional.rince(z, other))
-        True
-    """
-    return _loss("rince", z1, z2, options, eps=eps, q=q, lam=lam, scale=scale)
-
-
-def gca_rince(
-    z1: Views,
-    z2: Tensor | None = None,
-    *,
-    eps: float = 0.1,
-    q: float = 0.6,
-    lam: float = 0.01,
-    scale: str = "kernel",
-    **options: Unpack[Call],
-) -> Tensor:
-    """GCA-RINCE: RINCE with constraints on rows and columns (Eq. 13, eq:gcarince).
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps, q, lam, scale: as for `methods.gca_rince`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
-        >>> bool(gcalign.functional.gca_rince(z, z) < gcalign.functional.gca_rince(z, other))
-        True
-    """
-    return _loss("gca-rince", z1, z2, options, eps=eps, q=q, lam=lam, scale=scale)
-
-
-def simclr(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
-    """NT-Xent, the loss of SimCLR: −log(K_ij / Σ_{k≠i} K_ik), where j is the other view of i.
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps: as for `methods.simclr`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> round(float(gcalign.functional.simclr(torch.eye(4), torch.eye(4), eps=0.1)), 2)
-        0.0
-    """
-    return _loss("simclr", z1, z2, options, eps=eps)
-
-
-def byol(z1: Views, z2: Tensor | None = None, *, eps: float = 1.0, **options: Unpack[Call]) -> Tensor:
-    """BYOL's loss between a prediction z1 and a projection z2 (Theorem 4, thm:byol).
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps: as for `methods.byol`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> round(float(gcalign.functional.byol(torch.eye(4), torch.eye(4).flip(0))), 2)
-        2.0
-    """
-    return _loss("byol", z1, z2, options, eps=eps)
-
-
-def iot(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
-    """IOT, inverse optimal transport: KL(T‖P) with constraints on rows and columns, over all 2B embeddings.
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps: as for `methods.iot`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> round(float(gcalign.functional.iot(torch.eye(4), torch.eye(4), eps=0.1)), 2)
-        0.0
-    """
-    return _loss("iot", z1, z2, options, eps=eps)
-
-
-def iot_uni(
-    z1: Views,
-    z2: Tensor | None = None,
-    *,
-    eps: float = 0.1,
-    weight: float = 0.2,
-    **options: Unpack[Call],
-) -> Tensor:
-    """IOT-uni: the loss of IOT plus a uniformity term, KL(T‖P) + w·KL(Q‖P), with the Q of `Uniformity`.
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps, weight: as for `methods.iot_uni`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
-        >>> bool(gcalign.functional.iot_uni(z, z, weight=0.1) < gcalign.functional.iot_uni(z, other, weight=0.1))
-        True
-    """
-    return _loss("iot-uni", z1, z2, options, eps=eps, weight=weight)
-
-
-def gca_uot(
-    z1: Views,
-    z2: Tensor | None = None,
-    *,
-    eps: float = 0.1,
-    relax: tuple[float, float] = (0.2, 0.2),
-    q: float = 0.6,
-    lam: float = 0.01,
-    scale: str = "kernel",
-    w_kl: float = 1.0,
-    w_robust: float = 0.02,
-    **options: Unpack[Call],
-) -> Tensor:
-    """GCA-UOT: unbalanced transport with the robust divergence (Eq. 9, eq:uot).
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps, relax, q, lam, scale, w_kl, w_robust: as for `methods.gca_uot`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
-        >>> bool(gcalign.functional.gca_uot(z, z, eps=0.2) < gcalign.functional.gca_uot(z, other, eps=0.2))
-        True
-    """
-    return _loss(
-        "gca-uot", z1, z2, options, eps=eps, relax=relax, q=q, lam=lam, scale=scale, w_kl=w_kl, w_robust=w_robust
+    registered = factory.__name__.replace("_", "-")
+    views = list(inspect.signature(loss).parameters.values())
+    own = inspect.signature(factory).parameters.values()
+    settings = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD and p.name not in fixed]
+    signature = inspect.Signature([*views[:2], *settings, views[2]], return_annotation="Tensor")
+    loss.__signature__ = signature  # type: ignore[attr-defined]
+    loss.__name__ = loss.__qualname__ = name
+    loss.__doc__ = _DOC.format(
+        summary=(factory.__doc__ or "").splitlines()[0],
+        settings=", ".join(p.name for p in settings),
+        factory=factory.__name__,
+        name=name,
+        given=", labels=[0, 0, 1, 1]" if registered == "supcon" else "",
     )
+    return loss  # type: ignore[return-value]  # settings are checked by `method`
 
 
-def gca_uot_published(
-    z1: Views,
-    z2: Tensor | None = None,
-    *,
-    eps: float = 0.1,
-    relax: tuple[float, float] = (0.2, 0.2),
-    q: float = 0.6,
-    lam: float = 0.01,
-    scale: str = "kernel",
-    w_kl: float = 1.0,
-    w_robust: float = 0.02,
-    **options: Unpack[Call],
-) -> Tensor:
-    """GCA-UOT as its published code computes it: −Σ_j T_ij log(P_ij / Σ_k P_ik), in which the row scaling cancels.
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps, relax, q, lam, scale, w_kl, w_robust: as for `methods.gca_uot_published`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> z, other = torch.eye(4), torch.eye(4).flip(0)
-        >>> published = gcalign.functional.gca_uot_published
-        >>> bool(published(z, z, eps=0.2) < published(z, other, eps=0.2))
-        True
-    """
-    return _loss(
-        "gca-uot-published",
-        z1,
-        z2,
-        options,
-        eps=eps,
-        relax=relax,
-        q=q,
-        lam=lam,
-        scale=scale,
-        w_kl=w_kl,
-        w_robust=w_robust,
-    )
-
-
-def supcon(z1: Views, z2: Tensor | None = None, *, eps: float = 0.1, **options: Unpack[Call]) -> Tensor:
-    """SupCon, supervised contrastive learning: −mean_{j ∈ S} log(K_ij / Σ_{k≠i} K_ik); it needs `labels`.
-
-    S are the others with the label of i.
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps: as for `methods.supcon`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> gcalign.functional.supcon(torch.eye(4), torch.eye(4), labels=[0, 0, 1, 1]).shape
-        torch.Size([])
-    """
-    return _loss("supcon", z1, z2, options, eps=eps)
-
-
-def clip(z1: Views, z2: Tensor | None = None, *, eps: float = 0.07, **options: Unpack[Call]) -> Tensor:
-    """CLIP's loss: InfoNCE in both directions, L = ½ L(z1, z2) + ½ L(z2, z1), with a fixed temperature.
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps: as for `methods.clip`.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> round(float(gcalign.functional.clip(torch.eye(4), torch.eye(4), eps=0.1)), 2)
-        0.0
-    """
-    return _loss("clip", z1, z2, options, eps=eps, learnable=False)
-
-
-def siglip(
-    z1: Views,
-    z2: Tensor | None = None,
-    *,
-    eps: float = 0.1,
-    bias: float = -10.0,
-    **options: Unpack[Call],
-) -> Tensor:
-    """SigLIP's loss, −Σ_ij log σ(±(cos/ε + b))/B: each pair is classified by itself, with a fixed ε and b.
-
-    Args:
-        z1, z2: embeddings of the two views [B, D]; they need not be normalised.
-        eps: temperature ε, 1 / logit_scale.
-        bias: logit_bias.
-        options: options of every `Alignment`, and the inputs of a criterion, e.g. ids, labels or queue.
-
-    Returns:
-        The loss, a 0-dim tensor.
-
-    Example:
-        >>> import torch, gcalign
-        >>> round(float(gcalign.functional.siglip(torch.eye(4), torch.eye(4))), 2)
-        0.69
-    """
-    return _loss("siglip", z1, z2, options, eps=eps, bias=bias, learnable=False)
+info_nce = _function("info_nce", methods.ince)
+gca_ince = _function("gca_ince", methods.gca_ince)
+rince = _function("rince", methods.rince)
+gca_rince = _function("gca_rince", methods.gca_rince)
+simclr = _function("simclr", methods.simclr)
+byol = _function("byol", methods.byol)
+iot = _function("iot", methods.iot)
+iot_uni = _function("iot_uni", methods.iot_uni)
+gca_uot = _function("gca_uot", methods.gca_uot)
+gca_uot_published = _function("gca_uot_published", methods.gca_uot_published)
+supcon = _function("supcon", methods.supcon)
+clip = _function("clip", methods.clip, learnable=False)
+siglip = _function("siglip", methods.siglip, learnable=False)
 
 
 def solve(

@@ -293,13 +293,12 @@ def _linear(
     sends K̂ ∘ (δ ⊗ x) to the kernel and x ∘ K̂ᵀδ to the v̄ before it.
     """
     rows, columns, done = problem.rows, problem.columns, s.recorded
-    kxs, zs = s.rows[:, 0].unbind(), s.rows[:, 1].unbind()
-    xs, ws = s.columns[:, 0].unbind(), s.columns[:, 1].unbind()
+    zs, xs = s.rows[:, 1].unbind(), s.columns[:, 0].unbind()
     lefts: list[Tensor] = []
     rights: list[Tensor] = []
     if rho is not None:
         end = done if columns is not None else 0
-        y = rho / kxs[end]
+        y = rho / s.rows[end, 0]
         lefts.append(y)
         rights.append(xs[end])
         if b is not None:
@@ -309,7 +308,7 @@ def _linear(
             z = (s.a + operator.r).exp()
             y = sigma / _products(operator, None, z)[1]
         else:
-            z, y = zs[done - 1], sigma / ws[done - 1]
+            z, y = zs[done - 1], sigma / s.columns[done - 1, 1]
         lefts.append(z)
         rights.append(y)
         if a is not None:

@@ -118,6 +118,8 @@ class Config:
     )
     pairs: PairOptions = field(default_factory=PairOptions)
     target: TargetOptions = field(default_factory=TargetOptions)
+    center: bool = _later(False, "subtract the mean direction of each side of a batch, in the loss")
+    total_mass: bool = _later(False, "fix the sum of all entries of the plan")
     model: Model = field(default_factory=Model)
     optimizer: Optimizer = field(default_factory=Optimizer)
     epochs: int = option(20, "passes over the data", least=1, limit="EPOCHS")
@@ -263,6 +265,8 @@ def _unknown(key: str, text: str, known: Iterable[str]) -> str:
 def criterion_of(config: Config) -> Objective:
     """The method with the options that were chosen; None leaves a default alone."""
     from gcalign import methods
+    from gcalign.constraints import TotalMass
+    from gcalign.kernels import Cosine
     from gcalign.targets import Blocks, Labels
 
     chosen = {k: v for k, v in config.method.items() if v is not None and k != "name"}
@@ -272,4 +276,12 @@ def criterion_of(config: Config) -> Objective:
         chosen["target"] = Labels()
     elif config.target.name == "blocks":
         chosen["target"] = Blocks(config.target.alpha, config.target.beta)
-    return methods.method(config.method["name"], **chosen)
+    criterion: Any = methods.method(config.method["name"], **chosen)
+    one_way = getattr(criterion, "alignment", criterion)
+    if config.center:
+        if not isinstance(one_way.kernel, Cosine):
+            raise ValueError(f"center=true needs a cosine kernel, and {config.method['name']} has {one_way.kernel!r}")
+        one_way.kernel.center = True
+    if config.total_mass:
+        one_way.constraints = (*one_way.constraints, TotalMass())
+    return criterion

@@ -1,0 +1,195 @@
+"""E7: why does InfoNCE fail with mismatched pairs? Do its embeddings fall into a cone, and is centring the cure?
+
+The softmax of a row does not change if all scores rise together, so InfoNCE has no gradient along a direction that all
+embeddings share (`gcalign verify --only shift`). Unplanned trials suggested that with wrong pairs this direction grows.
+E7 was planned before its runs (`docs/plan.md`):
+
+* compared: the setting of E1, eight fresh seeds, 60, 0 and 30 % mismatched. Blind to a common shift: INCE, GCA-UOT with
+  its total mass fixed; in its KL term also GCA-UOT as published. With a scale of scores: RINCE, SigLIP, GCA-UOT, also
+  with λ near 0. Without the common direction: INCE and total mass, centred.
+* settings: those of the search of E1. A variant has the setting of its method; SigLIP has scale 10 and bias −10, fixed.
+* primary, a family of three at 60 %: INCE centred − INCE (nearest neighbours), GCA-UOT − INCE centred (nearest
+  neighbours, linear probe).
+* secondary, drawn and not judged: the other methods and shares; the mean cosine of different images and the effective
+  rank over training.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcalign.lab.experiments.engine import drawing
+from gcalign.lab.experiments.engine.claims import Contrast, EmpiricalClaim, Family
+from gcalign.lab.experiments.engine.drawing import DOUBLE, Look, letter, look, page, part
+from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, data_name, joined, noises
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any
+from gcalign.lab.experiments.engine.statistics import estimates
+from gcalign.lab.experiments.studies import mismatch
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from gcalign.lab.experiments.engine.measures import MeasuredRun
+
+NAME = "fig-cone"
+SEARCHED = ("ince", "rince", "gca-uot")
+MOST = mismatch.MOST
+SHARES = (MOST, 0.0, 0.3)  # the question first
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tiny": {**mismatch.SETTINGS["tiny"], "noise": SHARES},
+    "small": {**mismatch.SETTINGS["small"], "noise": SHARES, "seeds": tuple(range(80, 88))},  # fresh
+    "paper": {**mismatch.SETTINGS["paper"], "noise": SHARES},
+}
+CENTRED, MASS = "center=true", ("total_mass=true", "method.w_robust=0")  # the robust term has a scale of its own
+# each compared: its method, the method whose setting it takes, and its own words
+COMPARED: Mapping[str, tuple[str, str | None, tuple[str, ...]]] = {
+    "ince": ("ince", "ince", ()),
+    "ince centred": ("ince", "ince", (CENTRED,)),
+    "siglip": ("siglip", None, ("method.eps=0.1", "method.bias=-10", "method.learnable=false")),
+    "rince": ("rince", "rince", ()),
+    "gca-uot": ("gca-uot", "gca-uot", ()),
+    "gca-uot published": ("gca-uot-published", "gca-uot", ()),
+    "gca-uot λ→0": ("gca-uot", "gca-uot", ("method.relax=[0.001,0.001]",)),
+    "total mass": ("gca-uot", "gca-uot", MASS),
+    "total mass centred": ("gca-uot", "gca-uot", (*MASS, CENTRED)),
+}
+
+
+def jobs(scale: Scale, chosen: Chosen) -> list[Job]:
+    """Why InfoNCE fails with mismatched pairs: centring, a scale of scores, a fixed mass; eight seeds (ours)."""
+    shared = {"data": data_name(scale.images), "setting": "standard"}
+    return [
+        Job(
+            {"method": name, **shared, **labels},
+            joined((f"method={method}",), scale.train, scale.images, setting, own, words, (f"seed={seed}",)),
+            (scale.probe, "knn", "cone"),
+            seed,
+        )
+        for seed in scale.seeds
+        for labels, words in noises(scale)
+        for name, (method, base, own) in COMPARED.items()
+        for setting in [chosen[base] if base else ()]
+    ]
+
+
+# --- what is measured ----------------------------------------------------------------------------------------------
+
+COSINE, RANK = "negative-cosine", "rank"
+EVERY = 3  # epochs
+
+
+def cone(of: MeasuredRun) -> list[Record]:
+    """The mean cosine of different images and the effective rank, in batches of training: means over some epochs.
+
+    Both are of the projections of first views, before any centring. A run logs `spread` = 1 − ‖m‖², where m is the mean
+    of a batch of b unit vectors. The mean cosine of two different ones is then (b‖m‖² − 1)/(b − 1).
+    """
+    b, epochs = of.config.batch_size, of.config.epochs
+    lines = [line for line in of.run.results() if line["kind"] == "train"]
+    length = lines[-1]["step"] / epochs  # steps of an epoch; the last step is always logged
+    records = []
+    for epoch in sorted({1, *range(EVERY, epochs, EVERY), epochs}):
+        some = [line for line in lines if epoch - 1 < line["step"] / length <= epoch]
+        values = {
+            COSINE: [(b * (1 - line["spread"]) - 1) / (b - 1) for line in some],
+            RANK: [line["rank"] for line in some],
+        }
+        about = {"of": f"projections of first views, batches of {b} in training", "batches": len(some)}
+        records += [
+            Record(measure=measure, value=statistics.fmean(each), labels={"epoch": epoch}, about=about)
+            for measure, each in values.items()
+            if each
+        ]
+    return records
+
+
+# --- the figure ----------------------------------------------------------------------------------------------------
+
+LOOKS = {
+    "ince": look("ince"),
+    "ince centred": Look("InfoNCE, centred", "#0072B2", "o", "-", True),
+    "siglip": Look("SigLIP", "#E69F00", "v", ":"),
+    "rince": look("rince"),
+    "gca-uot": look("gca-uot"),
+    "gca-uot published": Look("GCA-UOT, published", "#CC79A7", "P", ":"),
+    "gca-uot λ→0": Look("GCA-UOT, λ = 0.001", "0.5", "D", ":"),
+    "total mass": Look("total mass", "#009E73", "^"),
+    "total mass centred": Look("total mass, centred", "#009E73", "^", "-", True),
+}
+
+
+def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
+    """Accuracy against the share of mismatched pairs; cosine and rank over training with most pairs mismatched."""
+    accuracies = ((drawing.accuracy_of(records, NAME), "linear probe"), ("knn", "nearest neighbours"))
+    shapes = ((COSINE, "cosine of different images"), (RANK, "effective rank"))
+    with page(folder, NAME, DOUBLE, 5.2) as made:
+        above, below = made.figure.subplots(2, 2)
+        drawn = 0
+        for k, (axes, (measure, title)) in enumerate(zip(above, accuracies, strict=True)):
+            table = by_seed(records, measure, "method", "noise", unit=100)
+            drawn += _lines(axes, table, unit=100, apart=0.7)
+            letter(axes, k, title, xlabel="mismatched pairs (%)", ylabel="accuracy (%)")
+            axes.set_xticks([100 * share for share in sorted(table.index.unique(1))])
+        for k, (axes, (measure, title)) in enumerate(zip(below, shapes, strict=True), 2):
+            table = by_seed(records, measure, "method", "epoch", noise=MOST)
+            drawn += _lines(axes, table, unit=1, apart=0.05)
+            letter(axes, k, f"{title}, {100 * MOST:.0f} % mismatched", xlabel="epoch", ylabel=title)
+            axes.set_xticks(sorted(table.index.unique(1)))
+        check_any(range(drawn), NAME, "method and noise")
+        handles, names = above[0].get_legend_handles_labels()
+        made.figure.legend(handles, names, loc="outside upper center", ncols=5)
+        note = "Accuracy on clean test images after training with a share of pairs mismatched on purpose. C and D: of "
+        note += "the projections in batches of training, before any centring. Marks of one place stand side by side."
+        made.caption(records, note, spread=drawing.INTERVAL)
+    return made.paths
+
+
+def _lines(axes: Axes, table: pd.DataFrame, *, unit: float, apart: float) -> int:
+    """A line for each method of a table (method, x), side by side; how many were drawn."""
+    drawn = [name for name in LOOKS if len(part(table, name))]
+    for k, name in enumerate(drawn):
+        shown = estimates(part(table, name))
+        x = (unit * at + apart * (k - (len(drawn) - 1) / 2) for at in shown)
+        drawing.marks(axes, x, shown.values(), LOOKS[name].line, LOOKS[name].name, capthick=0.7)
+    return len(drawn)
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+E7 = Family("E7: the cone", 28, "planned")
+COMPARISONS = (
+    ("ince centred", "ince", "knn", "nearest neighbours"),
+    ("gca-uot", "ince centred", "knn", "nearest neighbours"),
+    ("gca-uot", "ince centred", None, "linear probe"),
+)
+TITLES = {"ince": "INCE", "ince centred": "INCE centred", "gca-uot": "GCA-UOT"}
+
+
+def claims() -> Iterable[EmpiricalClaim]:
+    return [
+        EmpiricalClaim(
+            E7,
+            f"E7 {TITLES[a]}, {TITLES[b]}, {protocol}",
+            f"{TITLES[a]} is above {TITLES[b]} where most pairs are mismatched, {protocol}",
+            Contrast(
+                NAME,
+                {a: 1, b: -1},
+                measure,
+                at={"noise": MOST},
+                planned=True,
+                text=f"{{gap}} points{{other}} ({{percent[{a}]}} against {{percent[{b}]}} %) {mismatch.SHARE}",
+            ),
+        )
+        for a, b, measure, protocol in COMPARISONS
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        NAME, draw, jobs, searched=SEARCHED, changes=SETTINGS, measures={"cone": cone}, claims=claims, place=17.5
+    ),
+)
