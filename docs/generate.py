@@ -31,8 +31,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[s
 def configuration() -> str:
     """Every option of `gcalign train`, of each method, and the recipes."""
     from gcalign.lab.training import keys
-    from gcalign.lab.training.config import COMMON, data_choices
-    from gcalign.lab.training.recipes import RECIPES
+    from gcalign.lab.training.config import COMMON, RECIPES, data_choices
     from gcalign.lab.training.typed import written
 
     rows = [
