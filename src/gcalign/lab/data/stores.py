@@ -12,9 +12,8 @@ import urllib.error
 import urllib.request
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,40 @@ from torch import Tensor
 
 from gcalign.lab import files
 from gcalign.lab.data.catalogue import STORED, DataSet, places
-from gcalign.lab.data.decode import SUFFIXES, Encoded, Files, Records
-from gcalign.lab.data.tables import ArrayTable, Mapped, Parquet, Table
+from gcalign.lab.data.decode import SUFFIXES, Arrays, Encoded, Files, Records
+from gcalign.lab.data.tables import Mapped, Parquet, Table
 from gcalign.lab.limits import limit, within
 from gcalign.lab.words import explained, some
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PATIENCE = 5.0  # seconds for the hub to answer at all
+Notes = tuple[str, ...]
 StoredSplits = Mapping[str, Callable[[], Table]]  # by the word a split is stored under, how to open it
+
+
+class Labelled(Table):
+    """Images that are no table, as one: the column `image` and, where they have labels, the column `label`."""
+
+    def __init__(
+        self, images: Encoded, labels: list[int] | None, origin: str, names: tuple[str, ...] = (), notes: Notes = ()
+    ) -> None:
+        self.stored, self.labels, self.origin, self.names, self.notes = images, labels, origin, names, notes
+        self.columns = ("image",) if labels is None else ("image", "label")
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def kind(self, column: str) -> str:
+        return "image" if column == "image" else "array"
+
+    def values(self, column: str) -> list[Any]:
+        return self.labels or []
+
+    def images(self, column: str) -> Encoded:
+        return self.stored
+
+    def classes(self) -> Mapping[str, tuple[str, ...]]:
+        return {"label": self.names}
 
 
 def parquet(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -66,9 +91,11 @@ def hub(data_set: DataSet, root: Path | None) -> StoredSplits:
     import datasets
 
     answers = reachable()
+    cache = Path(datasets.config.HF_DATASETS_CACHE) / data_set.hub.replace("/", "___")
+    if not answers and not cache.is_dir():
+        return {}
     try:
-        with _offline(not answers):
-            loaded = datasets.load_dataset(data_set.hub, data_set.config)
+        loaded = datasets.load_dataset(data_set.hub, data_set.config)
     except Exception as error:  # a dozen kinds, from connection refused to no such repository
         if answers:
             raise ValueError(f"{data_set.hub} could not be loaded from the hub: {error}") from error
@@ -96,7 +123,7 @@ def _check_inside(state: Path) -> None:
 
 
 def reachable() -> bool:
-    """Whether the hub answers within `PATIENCE`; `datasets` alone retries for half a minute before it gives up."""
+    """Whether the hub answers within `PATIENCE`; `datasets` alone retries for half a minute, to find nothing."""
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     answered = threading.Event()
@@ -116,23 +143,6 @@ def reachable() -> bool:
     asking.start()
     asking.join(PATIENCE)
     return answered.is_set()
-
-
-@contextmanager
-def _offline(wanted: bool) -> Iterator[None]:
-    """Hugging Face's libraries read `HF_HUB_OFFLINE` when imported, which is too late to set it."""
-    import datasets.config
-    import huggingface_hub.constants
-
-    modules: list[Any] = [datasets.config, huggingface_hub.constants]
-    before = [(module, module.HF_HUB_OFFLINE) for module in modules]
-    try:
-        for module, offline in before:
-            module.HF_HUB_OFFLINE = wanted or offline
-        yield
-    finally:
-        for module, offline in before:
-            module.HF_HUB_OFFLINE = offline
 
 
 # --- folders ----------------------------------------------------------------------------------------------------
@@ -174,62 +184,28 @@ def _divided(root: Path) -> dict[str, Path]:
     return splits if len(splits) > 1 or (splits and splits.keys() == inside.keys()) else {"all": root}
 
 
-class Folder(Table):
+def _listed(folder: Path, classes: tuple[str, ...]) -> Table:
     """The images of one split: loose and unlabelled, or in the folders of these classes."""
-
-    def __init__(self, folder: Path, classes: tuple[str, ...]) -> None:
-        self.folder, self.origin, self.names = folder, str(folder), classes
-
-    @cached_property
-    def listing(self) -> tuple[Files, list[int], tuple[str, ...]]:
-        """The files, how many of each class (none if they have no labels), and notes."""
-        others: Counter[str] = Counter()
-        _, _, inside_it = next(os.walk(self.folder), ("", [], []))  # all but folders: its reader says if it is no file
-        loose = sorted(_chosen(inside_it, others))
-        files, sizes = Files(self.folder), []
-        for name in self.names:
-            files.add(inside := _under(self.folder, name, others))
-            sizes.append(len(inside))
-        if loose and len(files):
-            raise ValueError(
-                f"{self.folder} holds {len(loose)} image(s), {some(loose)}, beside its class folders; either "
-                "all images are in folders or none: move them"
-            )
-        if not loose and not len(files):
-            raise ValueError(
-                f"{self.folder} holds no images; files ending in {' '.join(SUFFIXES)} are read: put some there"
-            )
-        files.add(loose)
-        if loose or len(self.names) < 2:
-            sizes = []
-            note = f"no labels: the images are {'in one folder' if self.names else 'not in folders of classes'}"
-        else:
-            note = "labels: the folder that an image is in"
-        passed = (f"passed over: {others.total()} file(s) with other endings ({some(others)})",) if others else ()
-        return files, sizes, (note, *passed)
-
-    @property
-    def columns(self) -> tuple[str, ...]:  # type: ignore[override]  # known when the folder has been read
-        return ("image", "label") if self.listing[1] else ("image",)
-
-    @property
-    def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # likewise
-        return self.listing[2]
-
-    def __len__(self) -> int:
-        return len(self.listing[0])
-
-    def kind(self, column: str) -> str:
-        return "image" if column == "image" else "array"
-
-    def values(self, column: str) -> list[Any]:
-        return [k for k, size in enumerate(self.listing[1]) for _ in range(size)]
-
-    def images(self, column: str) -> Encoded:
-        return self.listing[0]
-
-    def classes(self) -> Mapping[str, tuple[str, ...]]:
-        return {"label": self.names}
+    others: Counter[str] = Counter()
+    _, _, inside_it = next(os.walk(folder), ("", [], []))  # all that is no folder: its reader says if it is no file
+    loose = sorted(_chosen(inside_it, others))
+    files, labels = Files(folder), []
+    for k, name in enumerate(classes):
+        files.add(inside := _under(folder, name, others))
+        labels += [k] * len(inside)
+    if loose and labels:
+        raise ValueError(
+            f"{folder} holds {len(loose)} image(s), {some(loose)}, beside its class folders; either "
+            "all images are in folders or none: move them"
+        )
+    if not loose and not labels:
+        raise ValueError(f"{folder} holds no images; files ending in {' '.join(SUFFIXES)} are read: put some there")
+    files.add(loose)
+    passed = (f"passed over: {others.total()} file(s) with other endings ({some(others)})",) if others else ()
+    if len(classes) < 2 or loose:
+        why = "the images are in one folder" if classes else "the images are not in folders of classes"
+        return Labelled(files, None, str(folder), notes=(f"no labels: {why}", *passed))
+    return Labelled(files, labels, str(folder), classes, ("labels: the folder that an image is in", *passed))
 
 
 def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -242,7 +218,7 @@ def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
     classes = tuple(
         sorted({name for name, path in folders if any(_chosen(inside, Counter()) for _, _, inside in os.walk(path))})
     )
-    return {word: partial(Folder, top, classes) for word, top in splits.items()}
+    return {word: partial(_listed, top, classes) for word, top in splits.items()}
 
 
 def _wnids(folder: Path, classes: tuple[str, ...]) -> Table:
@@ -251,7 +227,7 @@ def _wnids(folder: Path, classes: tuple[str, ...]) -> Table:
             f"{folder} lacks {len(absent)} of the {len(classes)} class folders: {some(absent)}; ImageNet-100 needs "
             "each (ImageNet's validation images come loose: sort them into class folders first)"
         )
-    return Folder(folder, classes)
+    return _listed(folder, classes)
 
 
 def wnids(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -284,8 +260,10 @@ def _read_idx(path: Path) -> Any:
 
 
 def _idx(images: Path, labels: Path) -> Table:
-    grey = _read_idx(images)[..., None]
-    return ArrayTable({"image": np.broadcast_to(grey, (*grey.shape[:-1], 3)), "label": _read_idx(labels)}, str(images))
+    pixels, codes = _read_idx(images), _read_idx(labels)
+    if len(pixels) != len(codes):
+        raise ValueError(f"{images} has {len(pixels)} images, {labels.name} {len(codes)} labels; download both again")
+    return Labelled(Arrays(pixels, str(images)), codes.tolist(), str(images))
 
 
 def idx(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -319,7 +297,7 @@ def _npy(images: Path, labels: Path, severity: int) -> Table:
             "of [N, 32, 32, 3] uint8 and as many labels, as published; download both again"
         )
     part = slice((severity - 1) * n, severity * n)
-    return ArrayTable({"image": pixels[part], "label": codes[part]}, str(images), first=part.start)
+    return Labelled(Arrays(pixels[part], str(images), first=part.start), codes[part].tolist(), str(images))
 
 
 def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) -> StoredSplits:

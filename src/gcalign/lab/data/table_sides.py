@@ -54,7 +54,7 @@ def open_table(root: Path) -> Table:
     if root.suffix == ".parquet":
         table: Table = Parquet([root])
     elif root.suffix == ".npz":
-        table = ArrayTable.of_npz(root)
+        table = ArrayTable(root)
     elif root.suffix in (".csv", ".jsonl"):
         table = TextTable(root, csv_rows(root) if root.suffix == ".csv" else json_rows(root))
     else:

@@ -130,21 +130,16 @@ class TextTable(Table):
 
 
 class ArrayTable(Table):
-    """Arrays: [N, D] numbers, [N, H, W, 3] images of uint8, [N] texts."""
+    """An npz file: [N, D] numbers, [N, H, W, 3] images of uint8, [N] texts. Nothing in it is unpickled."""
 
-    def __init__(self, arrays: Mapping[str, Any], origin: str, first: int = 0) -> None:
-        self.arrays, self.origin, self.first, self.columns = arrays, origin, first, tuple(arrays)
-        lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    def __init__(self, path: Path) -> None:
+        self.origin = str(path)
+        self.arrays = {name: arrays.from_npz(path, name) for name in arrays.names(path)}
+        self.columns = tuple(self.arrays)
+        lengths = {name: len(array) if array.ndim else 0 for name, array in self.arrays.items()}
         if len(set(lengths.values())) != 1:
             each = ", ".join(f"{name} has {n}" for name, n in lengths.items())
-            raise ValueError(
-                f"{origin}: {each} rows; row i of all arrays must belong together: make their lengths equal"
-            )
-
-    @staticmethod
-    def of_npz(path: Path) -> ArrayTable:
-        """The arrays of a file. Nothing in it is unpickled."""
-        return ArrayTable({name: arrays.from_npz(path, name) for name in arrays.names(path)}, str(path))
+            raise ValueError(f"{path}: {each} rows; row i of all arrays must be one pair: give them the same length")
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
@@ -158,11 +153,10 @@ class ArrayTable(Table):
         return "array" if array.dtype.kind in "fiu" else f"{array.dtype} {list(array.shape)}"
 
     def values(self, column: str) -> list[Any]:
-        array = self.arrays[column]
-        return list(array.tolist() if array.ndim == 1 else array)
+        return list(self.arrays[column].tolist() if self.kind(column) == "text" else self.arrays[column])
 
     def images(self, column: str) -> Encoded:
-        return Arrays(self.arrays[column], self.origin, self.first)
+        return Arrays(self.arrays[column], self.origin)
 
 
 def _text(path: Path) -> str:
