@@ -133,6 +133,17 @@ def contrast(table: pd.DataFrame, weights: Mapping[Any, float], *, pooled: bool 
 # --- many at a time ------------------------------------------------------------------------------------------------
 
 
+def differences(table: pd.DataFrame, base: Any, rows: Iterable[Any], *, pooled: bool = False) -> dict[Any, Estimate]:
+    """Each of the rows less `base`, of those that have a seed in common with it."""
+    gaps = {at: contrast(table, {at: 1, base: -1}, pooled=pooled) for at in rows if at != base}
+    return {at: e for at, e in gaps.items() if e is not None}
+
+
+def adjusted(known: Mapping[Any, Estimate]) -> dict[Any, float]:
+    """Holm's p of each, against zero."""
+    return dict(zip(known, holm([e.p() for e in known.values()]), strict=True))
+
+
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values: all those below α together are wrong with probability at most α."""
     adjusted, largest = [0.0] * len(ps), 0.0
@@ -155,7 +166,7 @@ def signed(x: float, digits: int = 2) -> str:
     return f"{x:+.{digits}f}".replace("-", "−")
 
 
-def points(e: Estimate, unit: float = 100, digits: int = 2, level: float = LEVEL) -> str:
+def points(e: Estimate, level: float = LEVEL, unit: float = 100, digits: int = 2) -> str:
     """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
     if not e.df:
         return signed(unit * e.mean, digits)

@@ -14,10 +14,10 @@ from gcalign.lab.experiments.engine.experiment import EXTREME, VIEWS, Draw
 from gcalign.lab.experiments.engine.records import by_seed, probe, values
 from gcalign.lab.experiments.engine.statistics import (
     Estimate,
-    contrast,
+    adjusted,
     difference,
+    differences,
     estimates,
-    holm,
     mean_of,
     row,
     welch,
@@ -181,21 +181,18 @@ def _best(results: Results, columns: Sequence[Column], *experiments: str) -> Jud
     tables = {c.name: table for c in led if method in (table := c.ours(records)).index}
     if not tables:
         raise results.missing(experiments[0])
-    leads, clear, rivals = [], [], []
+    leads, clear = [], []
+    rivals: dict[tuple[str, str], Estimate] = {}
     for name, table in tables.items():
-        gaps = {m: contrast(table, {method: 1, m: -1}, pooled=True) for m in table.index if m != method}
-        known = {m: e for m, e in gaps.items() if e is not None}
+        gaps = differences(table, method, table.index, pooled=True)  # of the rivals
         means = estimates(table)
-        leads += [name] if all(means[method].mean > means[m].mean for m in known) else []
+        leads += [name] if all(means[method].mean > means[m].mean for m in gaps) else []
         # each at 95 %: all of them must be passed, so there is nothing to correct
-        wins = [e.mean > 0 and e.p() <= ALPHA for e in known.values()]
+        wins = [e.mean < 0 and e.p() <= ALPHA for e in gaps.values()]
         clear += [name] if wins and all(wins) else []
-        rivals += [(name, m, e) for m, e in known.items()]
+        rivals |= {(name, m): e for m, e in gaps.items()}
     # one loss in many comparisons is no loss yet
-    adjusted = holm([e.p() for *_, e in rivals])
-    beaten = [
-        f"{at} by {NAMES[m]}" for (at, m, e), p in zip(rivals, adjusted, strict=True) if e.mean < 0 and p <= ALPHA
-    ]
+    beaten = [f"{at[0]} by {NAMES[at[1]]}" for at, p in adjusted(rivals).items() if rivals[at].mean > 0 and p <= ALPHA]
     text = f"highest mean in {len(leads)} of {len(tables)} columns ({', '.join(leads) or 'none'})"
     text += f"; better than every other method in {len(clear)}"
     text += f"; beaten (Holm over all comparisons) in {', '.join(beaten)}" if beaten else ""

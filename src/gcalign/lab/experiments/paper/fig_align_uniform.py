@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments.engine.claims import BELOW, Contrast, EmpiricalClaim, Judgement, Results
+from gcalign.lab.experiments.engine.claims import BELOW, Contrast, EmpiricalClaim, Judgement, Results, plainly
 from gcalign.lab.experiments.engine.drawing import (
     DOUBLE,
     INK,
@@ -157,10 +157,8 @@ def lower(results: Results, measure: str, on: str, a: str, b: str) -> Judgement:
         at={"on": on},
         over="setting",
         rule=BELOW,
-        text="{gap}, mean of {over} settings",
-        unit=1,
-        digits=3,
-        suffix="",
+        text="{gap}{other}, mean of {over} settings",
+        show=plainly,
     )
     judgement, records = contrast(results), results.of("fig-align-uniform")
     eps = {m: _eps(having(records, method=m)) for m in (a, b)}

@@ -11,7 +11,7 @@ from gcalign.lab.experiments.engine.claims import ALPHA, EmpiricalClaim, Judgeme
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, Look, letter, look, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, options, seed_by_seed, views
 from gcalign.lab.experiments.engine.records import by_seed, probe, series, values
-from gcalign.lab.experiments.engine.statistics import Estimate, contrast, estimates, holm, simultaneous
+from gcalign.lab.experiments.engine.statistics import Estimate, adjusted, differences, estimates, simultaneous
 from gcalign.lab.experiments.engine.statistics import points as in_points
 from gcalign.lab.experiments.paper import ITERATIONS
 
@@ -82,12 +82,11 @@ def above_the_line(results: Results) -> Judgement:
     table = by_seed(records, probe(records), "q", "lam")
     settings = list(table.index)
     table.loc[("ince", ""), :] = series(records, probe(records), method="ince")
-    gaps = {at: contrast(table, {at: 1, ("ince", ""): -1}, pooled=True) for at in settings}
-    known = {at: e for at, e in gaps.items() if e is not None}
+    known = differences(table, ("ince", ""), settings, pooled=True)
     if not known:
         raise results.missing("fig-q-lambda")
-    adjusted = dict(zip(known, holm([e.p() for e in known.values()]), strict=True))
-    better, worse = (sum(s * known[at].mean > 0 and adjusted[at] <= ALPHA for at in known) for s in (1, -1))
+    ps = adjusted(known)
+    better, worse = (sum(s * known[at].mean > 0 and ps[at] <= ALPHA for at in known) for s in (1, -1))
     word: Word = "held" if 2 * better > len(known) else "failed" if 2 * worse > len(known) else "not shown"
     text = f"of {len(known)} settings {better} are better than INCE, {worse} worse (Holm), the rest not shown"
     ends = sorted(known, key=lambda at: known[at].mean)

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcalign.lab import paper
 from gcalign.lab.experiments.engine import drawing
-from gcalign.lab.experiments.engine.claims import (
-    BELOW,
-    Bounds,
-    Difference,
-    EmpiricalClaim,
-    Judgement,
-    Results,
-)
+from gcalign.lab.experiments.engine.claims import BELOW, Bounds, EmpiricalClaim, Judgement, Results, compared
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, Look, letter, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, grid, joined, options
 from gcalign.lab.experiments.engine.records import Record, by_seed, having
@@ -234,31 +227,21 @@ SIMILAR = Bounds(math.log1p(-0.10), math.log1p(0.10))  # "very similar" is an in
 
 def similar(results: Results, a: str, b: str) -> Judgement:
     """How much longer an epoch of a takes than one of b."""
-    difference = _ratio(results, "seconds-per-epoch", a, b)
-    text = f"an epoch of {NAMES[a]} takes {_percent(difference.pooled, results.level)} more time than one of {NAMES[b]}"
-    return difference.judged(SIMILAR, text + _paired(difference), of="rounds")
+    text = f"an epoch of {NAMES[a]} takes {{gap}} more time than one of {NAMES[b]}{{other}}"
+    return _ratio(results, "seconds-per-epoch", a, b, SIMILAR, text)
 
 
 def faster(results: Results, a: str, b: str) -> Judgement:
     """The same of the loss alone: all else of an epoch is the same for both, so it decides which is faster."""
-    difference, epoch = (_ratio(results, measure, a, b) for measure in ("step-seconds-loss", "seconds-per-epoch"))
-    more = _percent(difference.pooled, results.level)
-    text = f"the loss of {NAMES[a]} takes {more} more time than that of {NAMES[b]}"
-    text += f"{_paired(difference)}; a whole epoch {_percent(epoch.pooled, results.level)}"
-    return difference.judged(BELOW, text, of="rounds")
+    epoch = _ratio(results, "seconds-per-epoch", a, b, BELOW, "{gap}").result
+    text = f"the loss of {NAMES[a]} takes {{gap}} more time than that of {NAMES[b]}{{other}}; a whole epoch {epoch}"
+    return _ratio(results, "step-seconds-loss", a, b, BELOW, text)
 
 
-def _ratio(results: Results, measure: str, a: str, b: str) -> Difference:
+def _ratio(results: Results, measure: str, a: str, b: str, rule: Bounds, text: str) -> Judgement:
     """In logarithms: times multiply, and so does what slows a machine down."""
-    table = by_seed(results.of("fig-time"), measure, "method", iterations=None)
-    return results.compared("fig-time", table.map(math.log), {a: 1, b: -1})
-
-
-def _paired(difference: Difference) -> str:
-    if not difference.paired.df:
-        return ""
-    text = _percent(difference.paired, difference.level)
-    return f"; paired {text[text.index('[') :]}"
+    table = by_seed(results.of("fig-time"), measure, "method", iterations=None).map(math.log)
+    return compared(results, "fig-time", table, {a: 1, b: -1}, rule, text, show=_percent, of="rounds")
 
 
 def _percent(e: Estimate, level: float) -> str:

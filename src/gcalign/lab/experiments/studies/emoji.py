@@ -174,7 +174,7 @@ def claims() -> Iterator[EmpiricalClaim]:
     for pairs, share in (("clean pairs", CLEAN), ("mismatched pairs", MISMATCHED)):
         for m in COMPARED[1:]:
             says = f"{NAMES[m]} is above INCE both ways (CLIP), {pairs}, {PRIMARY}"
-            text = f"{{gap}} ({{percent[{m}]}} against {{percent[clip]}} %)"
+            text = f"{{gap}} points{{other}} ({{percent[{m}]}} against {{percent[clip]}} %)"
             text += f" with {100 * share:.0f} % of the pairs mismatched"
             at = {"noise": share, "target": "identity"}
             judge = Contrast("emoji-pairs", {m: 1, "clip": -1}, PRIMARY, at=at, planned=True, text=text)

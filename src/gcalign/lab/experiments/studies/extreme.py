@@ -126,7 +126,7 @@ def claims() -> Iterable[EmpiricalClaim]:
                 over="setting",
                 among=EXTREME,
                 planned=True,
-                text=f"{{gap}}, mean of {', '.join(EXTREME)}",
+                text=f"{{gap}} points{{other}}, mean of {', '.join(EXTREME)}",
             ),
         )
         for a, b in COMPARISONS

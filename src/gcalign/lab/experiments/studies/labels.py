@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine.claims import (
-    ABOVE,
     OURS,
     EmpiricalClaim,
     Family,
     Judgement,
     Results,
+    compared,
     only_planned,
 )
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
@@ -85,10 +85,9 @@ def above(results: Results, measure: str | None, base: tuple[str, str]) -> Judge
     records = results.of("table-labels")
     table = by_seed(records, measure or probe(records), "method", "setting")
     table = only_planned(results, "table-labels", table, [OTHER, base]).loc[[OTHER, base]]
-    difference = results.compared("table-labels", table, {OTHER: 1, base: -1})
     high, low = (f"{100 * e.mean:.1f}" for e in estimates(table).values())
-    text = f"{difference.text(planned=True)} ({high} against {low} %) with 40 % of the labels wrong"
-    return difference.judged(ABOVE, text, planned=True)
+    text = f"{{gap}} points{{other}} ({high} against {low} %) with 40 % of the labels wrong"
+    return compared(results, "table-labels", table, {OTHER: 1, base: -1}, text=text, planned=True)
 
 
 def claims() -> Iterable[EmpiricalClaim]:

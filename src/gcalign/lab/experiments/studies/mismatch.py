@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import (
-    ABOVE,
     ALPHA,
     OURS,
     Contrast,
@@ -31,12 +30,14 @@ from gcalign.lab.experiments.engine.claims import (
     Judgement,
     Results,
     Word,
+    compared,
     only_planned,
+    plainly,
 )
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
 from gcalign.lab.experiments.engine.records import Record, by_seed, having, probe, values
-from gcalign.lab.experiments.engine.statistics import contrast, estimates, holm, points, simultaneous
+from gcalign.lab.experiments.engine.statistics import adjusted, contrast, differences, estimates, points, simultaneous
 from gcalign.lab.experiments.paper import VIEWS
 from gcalign.lab.paper import METHODS, NAMES
 
@@ -265,10 +266,10 @@ def under_noise(results: Results, a: str, b: str) -> Judgement:
     records = results.of("fig-noise")
     most = max(float(share) for share in values(records, "noise"))
     at = having(records, noise=most)
-    difference = results.compared("fig-noise", by_seed(at, probe(records), "method"), {a: 1, b: -1})
     near = contrast(by_seed(at, "knn", "method"), {a: 1, b: -1}, pooled=True)
-    beside = f" (nearest neighbours: {points(near, level=results.level)})" if near else ""
-    return difference.judged(ABOVE, f"{difference.text()}{beside} with {100 * most:.0f} % of the pairs mismatched")
+    beside = f" (nearest neighbours: {points(near, results.level)})" if near else ""
+    text = f"{{gap}} points{{other}}{beside} with {100 * most:.0f} % of the pairs mismatched"
+    return compared(results, "fig-noise", by_seed(at, probe(records), "method"), {a: 1, b: -1}, text=text)
 
 
 def noise_claims() -> Iterator[EmpiricalClaim]:
@@ -287,7 +288,7 @@ def noise_claims() -> Iterator[EmpiricalClaim]:
 
 def _mostly_mismatched(method: str, measure: str | None, **more: Any) -> Contrast:
     """method − INCE with most pairs mismatched."""
-    text = f"{{gap}} ({{percent[{method}]}} against {{percent[ince]}} %) {SHARE}"
+    text = f"{{gap}} points{{other}} ({{percent[{method}]}} against {{percent[ince]}} %) {SHARE}"
     about = {"at": {"noise": MOST}, "planned": True, "text": text, **more}
     return Contrast("fig-mismatch", {method: 1, "ince": -1}, measure, **about)
 
@@ -313,10 +314,8 @@ def mismatch_claims() -> Iterator[EmpiricalClaim]:
             "gca-uot",
             AUROC,
             at={"noise": MOST, "score": "plan"},
-            text=f"{{gap}} ({{value[gca-uot]}} against {{value[ince]}}) {SHARE}",
-            unit=1,
-            digits=3,
-            suffix="",
+            text=f"{{gap}}{{other}} ({{value[gca-uot]}} against {{value[ince]}}) {SHARE}",
+            show=plainly,
         ),
     )
 
@@ -334,14 +333,13 @@ def finite(results: Results) -> Judgement:
     table = by_seed(results.of("fig-mismatch-lambda"), "knn", "relax")
     table = only_planned(results, "fig-mismatch-lambda", table, RELAXATIONS)
     most = max(RELAXATIONS)
-    gaps = {x: contrast(table, {x: 1, most: -1}) for x in RELAXATIONS if x != most}
-    known = {x: e for x, e in gaps.items() if e is not None}
-    adjusted = dict(zip(known, holm([e.p() for e in known.values()]), strict=True))
+    known = differences(table, most, RELAXATIONS)
+    ps = adjusted(known)
     better = [x for x, e in known.items() if e.mean > 0]
     best = max(known, key=lambda x: known[x].mean)
-    shown = points(known[best], level=simultaneous(len(known), results.level))
+    shown = points(known[best], simultaneous(len(known), results.level))
     text = f"{shown} points at λ = {best:g}, the best, less that at λ = {most:g}"
-    p = min(adjusted[x] for x in better) if better else max(e.p() for e in known.values())
+    p = min(ps[x] for x in better) if better else max(e.p() for e in known.values())
     word: Word = ("held" if better else "failed") if p <= ALPHA else "not shown"
     return Judgement(word, text, known[best].n, p=p)
 
@@ -361,10 +359,8 @@ def mechanism_claims() -> Iterable[EmpiricalClaim]:
                 by="relax",
                 at={"pairs": "mismatched"},
                 planned=True,
-                text="{gap} for ten times the λ ({value[0.05]} at λ = 0.05, {value[2]} at λ = 2)",
-                unit=1,
-                digits=3,
-                suffix="",
+                text="{gap}{other} for ten times the λ ({value[0.05]} at λ = 0.05, {value[2]} at λ = 2)",
+                show=plainly,
             ),
         ),
         EmpiricalClaim(

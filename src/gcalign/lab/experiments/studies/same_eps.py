@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine import drawing
-from gcalign.lab.experiments.engine.claims import ABOVE, BELOW, Contrast, EmpiricalClaim
+from gcalign.lab.experiments.engine.claims import BELOW, Contrast, EmpiricalClaim, plainly
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, letter, look, page, part
 from gcalign.lab.experiments.engine.experiment import (
     EXTENDED,
@@ -93,10 +93,9 @@ def _name(a: str, b: str) -> str:
 
 def _claim(measure: str | None, a: str, b: str) -> EmpiricalClaim:
     """Of accuracy (None), which is better higher, or of alignment or uniformity, which are better lower."""
-    how = {"at": {"on": "clean"}, "rule": BELOW, "unit": 1, "digits": 3, "suffix": ""} if measure else {"rule": ABOVE}
-    judge = Contrast(
-        "fig-same-eps", {a: 1, b: -1}, measure, over="eps", text="{gap}, mean of {over} values of ε", **how
-    )
+    how: dict[str, Any] = {"at": {"on": "clean"}, "rule": BELOW, "show": plainly} if measure else {}
+    text = f"{{gap}}{'' if measure else ' points'}{{other}}, mean of {{over}} values of ε"
+    judge = Contrast("fig-same-eps", {a: 1, b: -1}, measure, over="eps", text=text, **how)
     what = measure or "accuracy"
     return EmpiricalClaim(
         QUALITY if measure else ACCURACY,

@@ -12,7 +12,6 @@ GCA-INCE on PACS with weight α on images of one domain, planned before its runs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ from gcalign.lab.experiments.engine.experiment import (
     target_weights,
 )
 from gcalign.lab.experiments.engine.records import by_seed, series, values
-from gcalign.lab.experiments.engine.statistics import Estimate, contrast, estimates, holm, points
+from gcalign.lab.experiments.engine.statistics import Estimate, differences, estimates, holm, points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -224,15 +223,12 @@ def bought(results: Results) -> Judgement:
     """
     records = results.of("fig-targets")
     tables = [only_planned(results, "fig-targets", by_seed(records, m, "alpha"), ALPHAS) for m in DOMAINS]
-    gaps: dict[float, list[Estimate]] = {}
-    for alpha in ALPHAS[1:]:
-        both = [contrast(table, {alpha: 1, 0.0: -1}) for table in tables]
-        gaps[alpha] = [e for e in both if e is not None]
+    domain, across = (differences(table, 0.0, ALPHAS) for table in tables)
+    gaps = {alpha: (domain[alpha], across[alpha]) for alpha in ALPHAS[1:]}
     shown = [max(_side(d, 0.0, 1), _side(k, -NEGLIGIBLE, 1)) for d, k in gaps.values()]
     lost = [min(1.0, 2 * min(_side(d, 0.0, -1), _side(k, -NEGLIGIBLE, -1))) for d, k in gaps.values()]
     word: Word = "held" if min(holm(shown)) <= ALPHA else "failed" if max(lost) <= ALPHA else "not shown"
-    shown_as = partial(points, level=results.level)
-    each = [f"α = {a:g}: {shown_as(d)} and {shown_as(k)}" for a, (d, k) in gaps.items()]
+    each = [f"α = {a:g}: {points(d, results.level)} and {points(k, results.level)}" for a, (d, k) in gaps.items()]
     text = f"domain and class accuracy less pairs alone: {'; '.join(each)}{_window(records)}"
     return Judgement(word, text, gaps[1.0][0].n)
 
@@ -257,7 +253,7 @@ def claims() -> Iterator[EmpiricalClaim]:
     ):
         for alpha in ALPHAS[1:]:
             says = f"{name.capitalize()} at α = {alpha:g} {beats}"
-            text = "{gap} from {percent[0.0]} %"
+            text = "{gap} points{other} from {percent[0.0]} %"
             weights = {alpha: 1, 0.0: -1}
             judge = Contrast("fig-targets", weights, measure, by="alpha", rule=rule, planned=True, text=text)
             yield EmpiricalClaim(E3, f"E3 {name}, α = {alpha:g}", "plan, E3", says, OURS, judge)
