@@ -40,6 +40,7 @@ class Family:
     title: str
     place: float  # of the section
     kind: Literal["claimed", "planned", "printed"] = "claimed"  # by the paper, by our plan, of the paper's own tables
+    note: str = ""  # what a reader of the page must know
 
 
 @dataclass(frozen=True)

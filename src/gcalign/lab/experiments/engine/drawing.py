@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab import files
-from gcalign.lab.experiments.engine.records import seeds, values
+from gcalign.lab.experiments.engine.records import check_any, seeds, values
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates
 
 if TYPE_CHECKING:
@@ -129,12 +129,6 @@ def accuracy_of(records: pd.DataFrame, name: str) -> str:
     taken = [m for m in ACCURACIES if m in measures]
     check_any(taken, name, " or ".join(ACCURACIES))
     return taken[0]
-
-
-def check_any(things: Sized, name: str, what: str) -> None:
-    """That there is something to draw."""
-    if not len(things):
-        raise ValueError(f"{name} needs records of {what}, and there is none; `gcalign reproduce {name}` makes them")
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gcalign.lab import paper
 from gcalign.lab.experiments.engine.claims import ALPHA, EmpiricalClaim, Judgement, Results, Word
 from gcalign.lab.experiments.engine.experiment import EXTREME, VIEWS, Draw
-from gcalign.lab.experiments.engine.records import by_seed, probe, values
+from gcalign.lab.experiments.engine.records import by_seed, check_any, probe, values
 from gcalign.lab.experiments.engine.statistics import (
     Estimate,
     adjusted,
@@ -111,8 +111,7 @@ def comparison(name: str, label: str, columns: Sequence[Column]) -> Draw:
 
 def _compared(name: str, label: str, columns: Sequence[Column], records: pd.DataFrame) -> Sheet:
     shown = {c.name: table for c in columns if len(table := c.ours(records))}
-    if not shown:
-        raise ValueError(f"{name} has no records to show; `gcalign reproduce {name} scale=small` makes some")
+    check_any(shown, name, "accuracy by method and setting")
     own = [c for c in columns if c.name in shown]
     every = sorted({int(s) for table in shown.values() for s in table})
     ranked = {c: _ranked(estimates(table), len(every)) for c, table in shown.items()}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine.claims import OURS, Contrast, EmpiricalClaim, Family
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
-from gcalign.lab.experiments.engine.records import Record, by_seed, having, seeds, values
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having, seeds, values
 from gcalign.lab.experiments.engine.statistics import Estimate, difference, estimates, holm, row, simultaneous
 from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, listed, percent
 
@@ -95,8 +95,7 @@ PRIMARY = "R@10"
 
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Retrieval of each method with clean and mismatched pairs, identity and graded targets, and paired differences."""
-    if records.empty:
-        raise ValueError("emoji-pairs has no records to show; `gcalign reproduce emoji-pairs` makes some")
+    check_any(records, "emoji-pairs", "retrieval")
     shares = sorted(map(float, values(records, "noise")))
     targets = [t for t in ("identity", "graded") if t in values(records, "target")]
     methods = [m for m in NAMES if m in values(records, "method")]

@@ -24,7 +24,7 @@ from gcalign.lab.experiments.engine.claims import (
     only_planned,
 )
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
-from gcalign.lab.experiments.engine.records import by_seed, having, probe, seeds
+from gcalign.lab.experiments.engine.records import by_seed, check_any, having, probe, seeds
 from gcalign.lab.experiments.engine.statistics import difference, estimates, row
 from gcalign.lab.experiments.engine.tables import Sheet, gap, listed, percent, settings
 from gcalign.lab.experiments.studies import extreme
@@ -62,8 +62,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
         means = estimates(table)
         gaps = [difference(row(table, OTHER), row(table, base)) for base in (PLAIN, COOLED)]
         rows.append([measure, *(percent(means.get(at)) for at in (PLAIN, COOLED, OTHER)), *map(gap, gaps)])
-    if not rows:
-        raise ValueError("table-labels has no records to show; `gcalign reproduce table-labels` makes some")
+    check_any(rows, "table-labels", "accuracy by setting")
     header = ["Protocol", "INCE", f"INCE, {SAME}", "GCA-UOT", "GCA-UOT − INCE", f"GCA-UOT − INCE, {SAME}"]
     notes = [
         f"Targets by label, 40 % of the labels wrong, at scale {listed(records['scale'])}: test accuracy "

@@ -255,7 +255,13 @@ def _against(axes: Axes, table: pd.DataFrame, marker: str, name: str, dash: str 
 
 # --- claims --------------------------------------------------------------------------------------------------------
 
-E1 = Family("E1: mismatched pairs", 20, "planned")
+E1 = Family(
+    "E1: mismatched pairs",
+    20,
+    "planned",
+    "In E1, other pairs are mismatched at every step, by exchanging second views within the batch: the right partner "
+    "is always there, as a negative.",
+)
 SECONDARY = Family("E1: secondary measures", 21, "planned")
 MECHANISM = Family("E1: mechanism", 22, "planned")
 SHARE = f"with {100 * MOST:.0f} % of the pairs mismatched"
