@@ -69,7 +69,7 @@ def study(n: int, *, dim: int = 16, wrong: int = 0, name: str = "ince", domains:
     shown = {"objective": "Alignment(…)", "curves": curves, **embedded(0, e.z1, e.z2, e.h)}
     ince = {"name": name, "method": "ince", "eps": 0.1, "iterations": 10, "mode": "rows", "lam": None, "seen": 0}
     uot = {"name": "gca-uot", "method": "gca-uot", "eps": 0.5, "iterations": 5, "mode": "relaxed", "lam": 0.2}
-    claim = EmpiricalClaim(Family("Accuracy", 1), "label", "where", name, "+1", lambda results: None, exploratory=True)
+    claim = EmpiricalClaim(Family("Accuracy", 1), "label", name, lambda results: None, "where", "+1", exploratory=True)
     rows = [[name, "10", "61.5"], ["gca-uot", "9", "–"]]
     return Study(
         "A study",

@@ -161,7 +161,8 @@ class Showcase:
         encoder, network = load_encoder(run.path, encoder=given), load_whole(run.path, encoder=given)
         with evaluating(network), torch.inference_mode():
             z = normalize(torch.cat([network(x) for x in torch.cat([first, second]).split(256)]))
-        return embedded(pairing, *_narrow(z).chunk(2), normalize(extract(encoder, images)))
+        z1, z2 = _narrow(z).chunk(2)
+        return embedded(pairing, z1, z2, normalize(extract(encoder, images)))
 
     def _sample(self, run: Run) -> tuple[int, Images] | None:
         data = dataclasses.replace(data_of(run, {}, roots=self.roots), limit=self.size)

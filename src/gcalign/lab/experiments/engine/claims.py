@@ -94,7 +94,7 @@ class Judgement:
     def as_dict(self) -> dict[str, object]:
         assert self.claim is not None
         c, e = self.claim, self.estimate
-        text = {"section": c.family.title, "label": c.label, "where": c.where, "says": c.says, "paper": c.paper}
+        text = {"section": c.family.title, "label": c.label, "where": c.place, "says": c.says, "paper": c.paper}
         tested = {"p": self.p, "holm": self.adjusted, "exploratory": self.exploratory}
         interval = None if e is None or not e.df else {"level": self.level, "ends": e.interval(self.level)}
         of_all = {"simultaneous": interval, "verdict": self.word}
@@ -140,11 +140,16 @@ class EmpiricalClaim:
 
     family: Family
     label: str
-    where: str  # in the paper, or in our plan
     says: str
-    paper: str  # what the paper has of it
     judge: Callable[[Results], Judgement]  # a Contrast, or a function
+    where: str = ""  # in the paper; else in our plan
+    paper: str = OURS  # what the paper has of it
     exploratory: bool = False  # how it is judged, or measured, was decided with results in view
+
+    @property
+    def place(self) -> str:
+        """Where it is said."""
+        return self.where or f"plan, {self.family.title.partition(':')[0]}"
 
     def judged(self, results: Results) -> Judgement:
         """By itself, before the correction over its family."""

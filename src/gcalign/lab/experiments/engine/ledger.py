@@ -118,7 +118,7 @@ def markdown(judgements: Sequence[Judgement], results: Results, proofs: Sequence
         rows = ["| verdict | claim | paper | found | basis | p | where |", "|---|---|---|---|---|---|---|"]
         for j in (j for j in judgements if j.family == family):
             assert j.claim is not None
-            cells = (j.claim.says, j.claim.paper, j.result, j.basis, j.ps, f"`{j.claim.where}`")
+            cells = (j.claim.says, j.claim.paper, j.result, j.basis, j.ps, f"`{j.claim.place}`")
             rows.append(f"| **{j.verdict}** | {' | '.join(map(escaped, cells))} |")
         parts += [f"## {family.title}", "\n".join(rows)]
     parts.append("## Theorems")

@@ -171,7 +171,7 @@ def claims_best(label: str, where: str, says: str, columns: Sequence[Column], *e
         return _best(results, columns, *experiments)
 
     mended = all(c.measure == CORRUPTED for c in columns)
-    return EmpiricalClaim(ACCURACY, f"GCA-UOT best{label}", where, says, text, judge, mended)
+    return EmpiricalClaim(ACCURACY, f"GCA-UOT best{label}", says, judge, where, text, mended)
 
 
 def _best(results: Results, columns: Sequence[Column], *experiments: str) -> Judgement:

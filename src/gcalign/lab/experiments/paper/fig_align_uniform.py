@@ -18,14 +18,13 @@ from gcalign.lab.experiments.engine.drawing import (
     INK,
     SETTINGS,
     bars,
-    check_any,
     letter,
     look,
     ordered,
     page,
 )
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, value_of, views
-from gcalign.lab.experiments.engine.records import by_seed, having
+from gcalign.lab.experiments.engine.records import by_seed, check_any, having
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates
 from gcalign.lab.experiments.paper import QUALITY
 from gcalign.lab.paper import METHODS, NAMES, PAIRS
@@ -180,10 +179,10 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             QUALITY,
             f"{measure} {NAMES[a]}, {on}",
-            "app:representation",
             f"{NAMES[a]} improves {measure} over {NAMES[b]} on {images} (lower is better)",
-            "“in general” (a bar chart, no numbers)",
             partial(lower, measure=measure, on=on, a=a, b=b),
+            "app:representation",
+            "“in general” (a bar chart, no numbers)",
         )
         for a, b in PAIRS
         for measure in ("alignment", "uniformity")

@@ -12,6 +12,7 @@ from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import ALPHA, EmpiricalClaim, Judgement, Results, Word
 from gcalign.lab.experiments.engine.drawing import DOUBLE, letter, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
+from gcalign.lab.experiments.engine.records import check_any
 from gcalign.lab.experiments.engine.statistics import adjusted, differences, estimates
 from gcalign.lab.experiments.paper import ITERATIONS, PLANS
 from gcalign.lab.experiments.paper.plans import matrices, measured_plan, recorded
@@ -35,7 +36,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     import numpy as np
 
     plans = {record["method"]: record["about"] for record in recorded(records)}
-    drawing.check_any(plans, "fig-plans", "plan")
+    check_any(plans, "fig-plans", "plan")
     methods = ordered(plans)
     tables = {method: -np.asarray(plans[method]["log_plan"], dtype=float) for method in methods}
     finite = np.concatenate([table[np.isfinite(table)] for table in tables.values()])
@@ -142,26 +143,26 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             PLANS,
             "row and column sums",
-            "app:vistransplan",
             "INCE's plan has only its rows normalised, GCA-INCE's and GCA-RINCE's rows and columns",
-            "a picture",
             both_marginals,
+            "app:vistransplan",
+            "a picture",
         ),
         EmpiricalClaim(
             PLANS,
             "contrast of GCA-UOT",
-            "app:vistransplan",
             "GCA-UOT's plan shows greater differences between positive and negative pairs",
-            "a picture",
             clearer,
+            "app:vistransplan",
+            "a picture",
         ),
         EmpiricalClaim(
             ITERATIONS,
             "fewer than ten",
-            "app:time",
             "Plans converge in fewer than 10 iterations (held: at least half of them have row sums within 1 %)",
-            "“in many cases can converge very quickly in fewer than 10 iterations”",
             converged,
+            "app:time",
+            "“in many cases can converge very quickly in fewer than 10 iterations”",
             exploratory=True,
         ),
     ]

@@ -15,7 +15,7 @@ from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Judgement, Results, compared
 from gcalign.lab.experiments.engine.drawing import CLASS, DOMAIN, DOUBLE, STD, letter, page
 from gcalign.lab.experiments.engine.experiment import DOMAINS, Chosen, Experiment, Job, Scale, target_weights
-from gcalign.lab.experiments.engine.records import by_seed
+from gcalign.lab.experiments.engine.records import by_seed, check_any
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.experiments.paper import TARGET
 
@@ -36,7 +36,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Target plans, and domain and class accuracy against α − β."""
     domain, across = (estimates(by_seed(records, m, "alpha", "beta", unit=100)) for m in DOMAINS)
     pairs = sorted({*domain, *across}, key=lambda pair: (pair[0] - pair[1], pair))
-    drawing.check_any(pairs, "fig-ptgt", "domain or across-domains by alpha and beta")
+    check_any(pairs, "fig-ptgt", "domain or across-domains by alpha and beta")
     shown = [pairs[k] for k in sorted({0, len(pairs) // 2, len(pairs) - 1})]
     with page(folder, "fig-ptgt", DOUBLE, 2.6) as made:
         left, right = made.figure.subfigures(1, 2, width_ratios=(1.2, 1), squeeze=False)[0]
@@ -121,19 +121,19 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             TARGET,
             "domain accuracy",
-            "sec:domaingen, fig:Ptgt",
             "More weight on the domain raises the accuracy of domain classification",
-            "{} % → {} %".format(*paper.DOMAIN_ACCURACY),
             most_against_none,
+            "sec:domaingen, fig:Ptgt",
+            "{} % → {} %".format(*paper.DOMAIN_ACCURACY),
             exploratory=True,
         ),
         EmpiricalClaim(
             TARGET,
             "class accuracy",
-            "sec:domaingen, fig:Ptgt",
             "… “without diminishing classification performance”",
-            "no figure in the text",
             from_scratch,
+            "sec:domaingen, fig:Ptgt",
+            "no figure in the text",
         ),
     ]
 

@@ -21,7 +21,7 @@ from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import BELOW, Bounds, EmpiricalClaim, Judgement, Results, compared
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, Look, letter, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, grid, joined, options
-from gcalign.lab.experiments.engine.records import Record, by_seed, having
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates, signed
 from gcalign.lab.experiments.paper import COST
 from gcalign.lab.paper import NAMES, PAIRS
@@ -179,7 +179,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     loss = estimates(by_seed(plain, "step-seconds-loss", "method", unit=per_epoch))
     epoch = by_seed(records, "seconds-per-epoch", "iterations")
     alone = by_seed(records, "step-seconds-loss", "iterations", unit=per_epoch)
-    drawing.check_any(whole or epoch, "fig-time", "seconds-per-epoch")
+    check_any(whole or epoch, "fig-time", "seconds-per-epoch")
     with page(folder, "fig-time", DOUBLE, 2.8) as made:
         first, second, third = made.figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
         methods = ordered(whole)[::-1]
@@ -255,7 +255,7 @@ def claims() -> Iterator[EmpiricalClaim]:
     where, none = "app:time", "no figure in the text"
     for a, b in PAIRS:
         says = f"{NAMES[a]} has a “very similar run time” as {NAMES[b]} (held: within ± 10 %)"
-        yield EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", where, says, none, partial(similar, a=a, b=b))
+        yield EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", says, partial(similar, a=a, b=b), where, none)
     for a, b, how in (
         ("rince", "ince", "has a lower run time"),
         ("gca-rince", "gca-ince", "has a lower run time"),
@@ -264,7 +264,7 @@ def claims() -> Iterator[EmpiricalClaim]:
     ):
         # by whole epochs none could be told from its rival; the loss alone was looked at after that
         says, judge = f"{NAMES[a]} {how} than {NAMES[b]}", partial(faster, a=a, b=b)
-        yield EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", where, says, none, judge, exploratory=True)
+        yield EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", says, judge, where, none, exploratory=True)
 
 
 EXPERIMENTS = (Experiment("fig-time", draw, jobs, compute=compute, searched=("gca-ince",), claims=claims, place=7),)

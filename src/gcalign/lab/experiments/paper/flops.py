@@ -110,18 +110,18 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             COST,
             "FLOPs GCA-INCE",
-            WHERE,
             "GCA-INCE has 5 % more FLOPs than INCE (held: in the published code, which was counted)",
-            _printed("gca-ince"),
             partial(in_the_published_code, method="gca-ince", more=0.055),  # 5 % to the nearest one
+            WHERE,
+            _printed("gca-ince"),
         ),
         EmpiricalClaim(
             COST,
             "FLOPs GCA-UOT",
-            WHERE,
             "GCA-UOT saves 30 % of INCE's FLOPs",
-            f"{_printed('gca-uot')}; its INCE multiplies by dense diagonal matrices (`flops published` below)",
             partial(at_most, method="gca-uot", more=MFLOPS["gca-uot"] / MFLOPS["ince"] - 1),
+            WHERE,
+            f"{_printed('gca-uot')}; its INCE multiplies by dense diagonal matrices (`flops published` below)",
         ),
     ]
 

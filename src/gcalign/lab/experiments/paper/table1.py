@@ -68,7 +68,7 @@ def _deltas() -> list[EmpiricalClaim]:
                 f"{signed(delta)} points",
                 column.measure == CORRUPTED,
             )
-            claims.append(EmpiricalClaim(ACCURACY, label, "tab:new_combine", says, printed, judge, mended))
+            claims.append(EmpiricalClaim(ACCURACY, label, says, judge, "tab:new_combine", printed, mended))
     return claims
 
 
@@ -78,10 +78,10 @@ def _larger_gains() -> EmpiricalClaim:
     return EmpiricalClaim(
         ACCURACY,
         "larger gains for RINCE",
-        "Results on Standard Augmentations",
         "Bigger gains are observed when adding GCA to RINCE than to INCE",
-        f"mean Δ of the four columns {rince} against {ince}",
         larger_gains,
+        "Results on Standard Augmentations",
+        f"mean Δ of the four columns {rince} against {ince}",
     )
 
 
@@ -90,10 +90,10 @@ def _extreme() -> list[EmpiricalClaim]:
         EmpiricalClaim(
             VIEWS,
             f"GCA-UOT, {column.name}",
-            "Introduction",
             f"GCA-UOT excels with extreme augmentations and corrupted data: above INCE on {column.name}",
-            f"{points(column.delta('gca-uot', 'ince'), unit=1)} points from its table, unpaired",
             partial(gain, k=k, weights={"gca-uot": 1, "ince": -1}),
+            "Introduction",
+            f"{points(column.delta('gca-uot', 'ince'), unit=1)} points from its table, unpaired",
             column.measure == CORRUPTED,
         )
         for k, column in enumerate(NEW_COMBINE)

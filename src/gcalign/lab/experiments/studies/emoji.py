@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments.engine.claims import OURS, Contrast, EmpiricalClaim, Family
+from gcalign.lab.experiments.engine.claims import Contrast, EmpiricalClaim, Family
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
 from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having, seeds, values
 from gcalign.lab.experiments.engine.statistics import Estimate, difference, estimates, holm, row, simultaneous
@@ -177,7 +177,7 @@ def claims() -> Iterator[EmpiricalClaim]:
             text += f" with {100 * share:.0f} % of the pairs mismatched"
             at = {"noise": share, "target": "identity"}
             judge = Contrast("emoji-pairs", {m: 1, "clip": -1}, PRIMARY, at=at, planned=True, text=text)
-            yield EmpiricalClaim(E5, f"E5 {NAMES[m]}, {pairs}", "plan, E5", says, OURS, judge)
+            yield EmpiricalClaim(E5, f"E5 {NAMES[m]}, {pairs}", says, judge)
 
 
 EXPERIMENTS = (

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine.claims import (
-    OURS,
     EmpiricalClaim,
     Family,
     Judgement,
@@ -94,9 +93,7 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             E4 if measure == "knn" and base == PLAIN else SECONDARY,
             f"E4 {name}, {base[1]}",
-            "plan, E4",
             f"GCA-UOT is above INCE{' at the same ε' if base == COOLED else ''} with targets by noisy labels, {name}",
-            OURS,
             partial(above, measure=measure, base=base),
         )
         for measure, name in (("knn", "nearest neighbours"), (None, "linear probe"))

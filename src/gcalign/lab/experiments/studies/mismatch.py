@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import (
     ALPHA,
-    OURS,
     Contrast,
     EmpiricalClaim,
     Family,
@@ -36,7 +35,7 @@ from gcalign.lab.experiments.engine.claims import (
 )
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
-from gcalign.lab.experiments.engine.records import Record, by_seed, having, probe, values
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having, probe, values
 from gcalign.lab.experiments.engine.statistics import adjusted, contrast, differences, estimates, points, simultaneous
 from gcalign.lab.experiments.paper import VIEWS
 from gcalign.lab.paper import METHODS, NAMES
@@ -142,7 +141,7 @@ def draw_noise(records: pd.DataFrame, folder: Path) -> list[Path]:
     measures = (drawing.accuracy_of(records, "fig-noise"), "knn")
     every = {m: by_seed(records, m, "method", "noise", unit=100) for m in measures}
     protocols = {m: table for m, table in every.items() if len(table)}
-    drawing.check_any(protocols, "fig-noise", "method and noise")
+    check_any(protocols, "fig-noise", "method and noise")
     methods = ordered(method for table in protocols.values() for method, _ in table.index)
     shares = sorted({share for table in protocols.values() for _, share in table.index})
     shift = 100 * drawing.gap_between(shares) * 0.03
@@ -191,7 +190,7 @@ def draw_mismatch(records: pd.DataFrame, folder: Path) -> list[Path]:
             letter(above[k], k, name)
         above[0].set_ylabel("on clean test images")
         below[0].set_ylabel("minus InfoNCE, paired")
-        drawing.check_any(drawn, "fig-mismatch", "method and noise")
+        check_any(drawn, "fig-mismatch", "method and noise")
         made.legend(ordered(drawn))
         note = "A share of training pairs was mismatched on purpose. D: how well the method's own plan tells true from "
         note += "mismatched pairs of test images (0.5 is chance); marks of one share stand side by side."
@@ -231,7 +230,7 @@ def draw_relaxations(records: pd.DataFrame, folder: Path) -> list[Path]:
             for measure, dash in (("pull", "-"), ("push", "--")):
                 table = by_seed(records, measure, "relax", pairs=pairs)
                 _against(third, table, marker, f"{measure}, {pairs}", dash)
-        drawing.check_any(range(drawn), "fig-mismatch-lambda", "relax")
+        check_any(range(drawn), "fig-mismatch-lambda", "relax")
         first.legend()
         low, high = third.get_ylim()
         third.set_ylim(low, high + 0.3 * (high - low))  # four lines all over the plot: the legend gets its own place
@@ -289,7 +288,7 @@ def noise_claims() -> Iterator[EmpiricalClaim]:
         judge: Callable[[Results], Judgement] = partial(under_noise, a=m, b="ince")
         if m in COMPARED:
             says, judge = f"{says}, linear probe of E1", _mostly_mismatched(m, None)
-        yield EmpiricalClaim(VIEWS, f"{NAMES[m]}, mismatched pairs", where, says, OURS, judge)
+        yield EmpiricalClaim(VIEWS, f"{NAMES[m]}, mismatched pairs", says, judge, where)
 
 
 def _mostly_mismatched(method: str, measure: str | None, **more: Any) -> Contrast:
@@ -305,17 +304,15 @@ def mismatch_claims() -> Iterator[EmpiricalClaim]:
         for m in sorted((m for m in COMPARED if m != "ince"), key=lambda m: m != "gca-uot"):
             says = f"{NAMES[m]} is above INCE where most pairs are mismatched, {name}"
             says += " (primary)" if measure == "knn" and m == "gca-uot" else ""
-            yield EmpiricalClaim(E1, f"E1 {NAMES[m]}, {name}", "plan, E1", says, OURS, _mostly_mismatched(m, measure))
+            yield EmpiricalClaim(E1, f"E1 {NAMES[m]}, {name}", says, _mostly_mismatched(m, measure))
     for labels in ("100", "10"):
         judge = _mostly_mismatched("gca-uot", f"{labels}-labels")
         says = f"GCA-UOT is above INCE with {labels} labels"
-        yield EmpiricalClaim(SECONDARY, f"E1 {labels} labels", "plan, E1", says, OURS, judge)
+        yield EmpiricalClaim(SECONDARY, f"E1 {labels} labels", says, judge)
     yield EmpiricalClaim(
         SECONDARY,
         "E1 detection",
-        "plan, E1",
         "GCA-UOT is above INCE in telling true from mismatched pairs (AUROC of the plan)",
-        OURS,
         _mostly_mismatched(
             "gca-uot",
             AUROC,
@@ -355,9 +352,7 @@ def mechanism_claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             MECHANISM,
             "E1 push",
-            "plan, E1",
             "Mismatched pairs are pushed less, the smaller λ is",
-            OURS,
             Contrast(
                 "fig-mismatch-lambda",
                 _slope(),
@@ -372,9 +367,7 @@ def mechanism_claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             MECHANISM,
             "E1 finite λ",
-            "plan, E1",
             "Nearest neighbours are best at a λ below the largest, where marginals are nearly hard",
-            OURS,
             finite,
         ),
     ]

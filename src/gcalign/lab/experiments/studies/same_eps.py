@@ -23,7 +23,7 @@ from gcalign.lab.experiments.engine.experiment import (
     options,
     seed_by_seed,
 )
-from gcalign.lab.experiments.engine.records import by_seed
+from gcalign.lab.experiments.engine.records import by_seed, check_any
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.experiments.paper import ACCURACY, QUALITY
 from gcalign.lab.paper import NAMES, PAIRS
@@ -75,7 +75,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
                 drawing.log_ticks(axes, shown)
                 axes.set_xlim(shown[0] / 1.3, 1.3 * shown[-1])
             letter(axes, k, better, xlabel="ε of both", ylabel=f"difference in {title}")
-        drawing.check_any(drawn, "fig-same-eps", "a method and its GCA version with the same eps")
+        check_any(drawn, "fig-same-eps", "a method and its GCA version with the same eps")
         made.legend([_name(a, b) for a, b in PAIRS])
         note = (
             f"Standard views. Accuracy: {ACCURACIES[measure]}. Alignment and uniformity: of two views of test images."
@@ -100,10 +100,10 @@ def _claim(measure: str | None, a: str, b: str) -> EmpiricalClaim:
     return EmpiricalClaim(
         QUALITY if measure else ACCURACY,
         f"{what} {NAMES[a]}, same ε",
-        "app:representation" if measure else "Results on Standard Augmentations",
         f"{NAMES[a]} improves {what} over {NAMES[b]} on CIFAR-10 with the same ε for both",
-        "no figure (our control)",
         judge,
+        "app:representation" if measure else "Results on Standard Augmentations",
+        "no figure (our control)",
     )
 
 

@@ -21,7 +21,6 @@ from gcalign.lab.experiments.engine.claims import (
     ALPHA,
     NEGLIGIBLE,
     NOT_WORSE,
-    OURS,
     Contrast,
     EmpiricalClaim,
     Family,
@@ -40,7 +39,7 @@ from gcalign.lab.experiments.engine.experiment import (
     seed_by_seed,
     target_weights,
 )
-from gcalign.lab.experiments.engine.records import by_seed, series, values
+from gcalign.lab.experiments.engine.records import by_seed, check_any, series, values
 from gcalign.lab.experiments.engine.statistics import Estimate, differences, estimates, holm, points
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def draw_targets(records: pd.DataFrame, folder: Path) -> list[Path]:
         for e in estimates(by_seed(records, f"{m}-{which}", "method", unit=100)).values()
     }
     alphas = sorted({alpha for table in tables.values() for alpha in table.index})
-    drawing.check_any(alphas, "fig-targets", "domain or across-domains by alpha")
+    check_any(alphas, "fig-targets", "domain or across-domains by alpha")
     with page(folder, "fig-targets", DOUBLE, 4.6) as made:
         ((first, second), (third, fourth)) = made.figure.subplots(2, 2)
         for k, (axes, measure) in enumerate(((first, "domain"), (second, "across-domains"))):
@@ -192,7 +191,7 @@ def _cross(axes: Axes, x: Sequence[Estimate], y: Sequence[Estimate], look: Look)
 def draw_window(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Untrained, pairs alone and supervised in each setting: a target can show what lies between the last two."""
     settings = [str(setting) for setting in values(records, "setting")]
-    drawing.check_any(settings, "fig-targets-window", "setting")
+    check_any(settings, "fig-targets-window", "setting")
     with page(folder, "fig-targets-window", DOUBLE, 1.3 + 0.4 * len(settings)) as made:
         panels = made.figure.subplots(1, 2, sharey=True)
         for k, (axes, measure) in enumerate(zip(panels, DOMAINS, strict=True)):
@@ -246,7 +245,7 @@ def _window(records: pd.DataFrame) -> str:
 
 def claims() -> Iterator[EmpiricalClaim]:
     says = "There is an α with domain accuracy above, and class accuracy not more than a point below pairs alone"
-    yield EmpiricalClaim(E3, "E3 both", "plan, E3", says, OURS, bought)
+    yield EmpiricalClaim(E3, "E3 both", says, bought)
     for measure, name, rule, beats in (
         ("domain", "domain accuracy", ABOVE, "is above that of pairs alone"),
         ("across-domains", "class accuracy", NOT_WORSE, "is not more than a point below that of pairs alone"),
@@ -256,7 +255,7 @@ def claims() -> Iterator[EmpiricalClaim]:
             text = "{gap} points{other} from {percent[0.0]} %"
             weights = {alpha: 1, 0.0: -1}
             judge = Contrast("fig-targets", weights, measure, by="alpha", rule=rule, planned=True, text=text)
-            yield EmpiricalClaim(E3, f"E3 {name}, α = {alpha:g}", "plan, E3", says, OURS, judge)
+            yield EmpiricalClaim(E3, f"E3 {name}, α = {alpha:g}", says, judge)
 
 
 EXPERIMENTS = (
