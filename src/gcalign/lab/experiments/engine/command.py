@@ -11,7 +11,7 @@ from gcalign.errors import count, one_of
 from gcalign.lab.experiments.engine import processes, records, search
 from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, data_name, named
 from gcalign.lab.experiments.engine.jobs import Archive, command, config_of
-from gcalign.lab.experiments.engine.progress import called
+from gcalign.lab.experiments.engine.processes import called
 from gcalign.lab.experiments.engine.records import Record
 from gcalign.lab.words import path_of, printable, quoted
 
