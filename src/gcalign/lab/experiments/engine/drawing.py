@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab import files
-from gcalign.lab.experiments.engine.records import check_any, seeds, values
+from gcalign.lab.experiments.engine.records import by_seed, check_any, seeds, values
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates
 
 if TYPE_CHECKING:
@@ -129,6 +129,15 @@ def accuracy_of(records: pd.DataFrame, name: str) -> str:
     taken = [m for m in ACCURACIES if m in measures]
     check_any(taken, name, " or ".join(ACCURACIES))
     return taken[0]
+
+
+def protocols(records: pd.DataFrame, name: str, *labels: str) -> dict[str, pd.DataFrame]:
+    """The accuracies in % by the scale's probe and by nearest neighbours, as far as there are any."""
+    measures = dict.fromkeys((accuracy_of(records, name), "knn"))
+    tables = {m: by_seed(records, m, *labels, unit=100) for m in measures}
+    shown = {m: table for m, table in tables.items() if len(table)}
+    check_any(shown, name, " and ".join(labels))
+    return shown
 
 
 @dataclass

@@ -28,7 +28,6 @@ from gcalign.lab.experiments.engine.experiment import (
     grid,
     views,
 )
-from gcalign.lab.experiments.engine.records import by_seed, check_any
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.paper import NAMES
 
@@ -62,10 +61,8 @@ ASIDE = 0.11  # of the gap between two views, from mark to mark
 
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Accuracy by view and method; beside it the paired differences; a row for each protocol."""
-    measures = dict.fromkeys((drawing.accuracy_of(records, "fig-extreme"), "knn"))
-    every = {m: by_seed(records, m, "method", "setting", unit=100) for m in measures}
-    protocols = {m: _with_mean(table) for m, table in every.items() if len(table)}
-    check_any(protocols, "fig-extreme", "setting and method")
+    every = drawing.protocols(records, "fig-extreme", "method", "setting")
+    protocols = {measure: _with_mean(table) for measure, table in every.items()}
     methods = ordered({method for table in protocols.values() for method, _ in table.index})
     with page(folder, "fig-extreme", DOUBLE, 0.9 + 2.3 * len(protocols)) as made:
         rows = made.figure.subplots(len(protocols), 2, sharex=True, squeeze=False)

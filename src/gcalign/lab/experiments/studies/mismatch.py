@@ -138,10 +138,7 @@ AUROC = "mismatch-auroc"
 
 def draw_noise(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Accuracy against the share of mismatched pairs, and the paired difference to InfoNCE; a row for each protocol."""
-    measures = (drawing.accuracy_of(records, "fig-noise"), "knn")
-    every = {m: by_seed(records, m, "method", "noise", unit=100) for m in measures}
-    protocols = {m: table for m, table in every.items() if len(table)}
-    check_any(protocols, "fig-noise", "method and noise")
+    protocols = drawing.protocols(records, "fig-noise", "method", "noise")
     methods = ordered(method for table in protocols.values() for method, _ in table.index)
     shares = sorted({share for table in protocols.values() for _, share in table.index})
     shift = 100 * drawing.gap_between(shares) * 0.03
