@@ -146,15 +146,11 @@ def _lists() -> Iterator[list[int]]:
 
 
 def _goals(rows: Sequence[Row], iterations: int) -> list[BenchTarget]:
-    measured = rows if iterations == 10 else []
-    return [
-        BenchTarget.of(
-            *(measured, what, f"{name}, n = {n}, D = {dim}, ε = {eps:g}, {what}", "≤", most),
-            n=n,
-            dim=dim,
-            eps=eps,
-            name=name,
-        )
-        for n, dim, eps, name, *goals in GOALS
-        for what, most in zip(("operations", "waits"), goals, strict=True)
-    ]
+    by = {(row["n"], row["dim"], row["eps"], row["name"]): row for row in rows}
+    targets = []
+    for n, dim, eps, name, operations, waits in GOALS:
+        row = by.get((n, dim, eps, name)) if iterations == 10 else None
+        for what, most in (("operations", operations), ("waits", waits)):
+            value = None if row is None else row[what]
+            targets.append(BenchTarget(f"{name}, n = {n}, D = {dim}, ε = {eps:g}, {what}", "≤", most, value))
+    return targets

@@ -143,14 +143,10 @@ def _distance(plan: Plan) -> Tensor:
 
 
 def _targets(rows: Sequence[Row]) -> list[BenchTarget]:
-    key = {EAGER: "against_eager", INCE: "against_ince"}
-    return [
-        BenchTarget.of(
-            *(rows, key[baseline], f"{name} / {baseline}, n = {n}, D = {dim}, ε = {eps:g}", "≤", most),
-            n=n,
-            dim=dim,
-            eps=eps,
-            name=name,
-        )
-        for n, dim, eps, name, baseline, most in TARGETS
-    ]
+    by = {(row["n"], row["dim"], row["eps"], row["name"]): row for row in rows}
+    targets = []
+    for n, dim, eps, name, baseline, most in TARGETS:
+        row = by.get((n, dim, eps, name))
+        value = None if row is None else row["against_eager" if baseline == EAGER else "against_ince"]
+        targets.append(BenchTarget(f"{name} / {baseline}, n = {n}, D = {dim}, ε = {eps:g}", "≤", most, value))
+    return targets

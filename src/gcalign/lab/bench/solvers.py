@@ -163,12 +163,15 @@ def _iterations(n: int, dim: int, seed: int, tol: float, move: float, *, warm_st
 
 
 def _targets(rows: Sequence[Row], warm: Sequence[Row]) -> list[BenchTarget]:
-    fastest = sorted((row for row in rows if row["name"] in (POT, POT_LOG)), key=lambda row: row["slower"])
-    theirs = [row for row in rows if row["name"] == GEOMLOSS]
+    by = {(row["n"], row["eps"], row["name"]): row["slower"] for row in rows}
     targets = []
     for eps in (0.1, 0.05):
-        for peer, measured, least in (("POT's fastest", fastest, 8), ("geomloss", theirs, 10)):
-            what = f"{peer} / gcalign, n = 4096, ε = {eps:g}"
-            targets.append(BenchTarget.of(measured, "slower", what, "≥", least, n=4096, eps=eps))
-    what = f"iterations warm / cold, ε = {WARM_EPS:g}, steps of 5 %"
-    return [*targets, BenchTarget.of(warm, "ratio", what, "≤", 0.5, move=0.05)]
+        theirs = [by[4096, eps, name] for name in (POT, POT_LOG) if (4096, eps, name) in by]
+        fastest = min(theirs) if theirs else None
+        targets.append(BenchTarget(f"POT's fastest / gcalign, n = 4096, ε = {eps:g}", "≥", 8, fastest))
+        targets.append(
+            BenchTarget(f"geomloss / gcalign, n = 4096, ε = {eps:g}", "≥", 10, by.get((4096, eps, GEOMLOSS)))
+        )
+    halved = next((row["ratio"] for row in warm if row["move"] == 0.05), None)
+    targets.append(BenchTarget(f"iterations warm / cold, ε = {WARM_EPS:g}, steps of 5 %", "≤", 0.5, halved))
+    return targets

@@ -78,12 +78,6 @@ class BenchTarget:
     bound: float
     value: float | None
 
-    @staticmethod
-    def of(rows: Sequence[Row], key: str, what: str, rule: str, bound: float, **at: Any) -> BenchTarget:
-        """A bound on what the first row with these values has under `key`, if there is such a row."""
-        row: Row = next((row for row in rows if all(row.get(name) == value for name, value in at.items())), {})
-        return BenchTarget(what, rule, bound, row.get(key))
-
     @property
     def met(self) -> bool | None:
         if self.value is None:
