@@ -78,19 +78,6 @@ def estimates(table: pd.DataFrame) -> dict[Any, Estimate]:
     return {row: Estimate.of(by) for row, by in table.iterrows() if by.notna().any()}
 
 
-def difference(a: pd.Series, b: pd.Series) -> Estimate | None:
-    """a − b, paired by seed; None where no seed has both."""
-    gaps = (a - b).dropna()
-    return Estimate.of(gaps) if len(gaps) else None
-
-
-def row(table: pd.DataFrame, at: Any) -> pd.Series:
-    """A row of a table by seed; without values where the table has no such row."""
-    import pandas as pd
-
-    return table.loc[at] if at in table.index else pd.Series(math.nan, index=table.columns)
-
-
 def mean_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The mean of several tables, seed by seed, where all of them have a value."""
     total = tables[0]

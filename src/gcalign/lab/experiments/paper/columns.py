@@ -15,14 +15,13 @@ from gcalign.lab.experiments.engine.records import by_seed, check_any, probe, va
 from gcalign.lab.experiments.engine.statistics import (
     Estimate,
     adjusted,
-    difference,
+    contrast,
     differences,
     estimates,
     mean_of,
-    row,
     welch,
 )
-from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, gap, listed, marked, percent, settings
+from gcalign.lab.experiments.engine.tables import NOTHING, Cell, Sheet, gap, listed, percent, settings
 from gcalign.lab.experiments.paper import ACCURACY
 from gcalign.lab.paper import METHODS, NAMES
 
@@ -116,11 +115,11 @@ def _compared(name: str, label: str, columns: Sequence[Column], records: pd.Data
     every = sorted({int(s) for table in shown.values() for s in table})
     ranked = {c: _ranked(estimates(table), len(every)) for c, table in shown.items()}
     twins = dict(paper.PAIRS)
-    rows = []
+    rows: list[list[Cell]] = []
     for m in METHODS:
         rows.append([NAMES[m], *(ranked[c].get(m, NOTHING) for c in shown)])
         if m in twins:
-            gaps = [difference(row(table, m), row(table, twins[m])) for table in shown.values()]
+            gaps = [contrast(table, {m: 1, twins[m]: -1}) for table in shown.values()]
             rows.append([f"Δ = {NAMES[m]} − {NAMES[twins[m]]}", *map(gap, gaps)])
     groups = {c.group: sum(other.group == c.group for other in own) for c in own}
     measures = {probe(records) if c.measure == PROBE else c.measure for c in own}
@@ -138,14 +137,14 @@ def _compared(name: str, label: str, columns: Sequence[Column], records: pd.Data
     return Sheet(name, ["Method", *shown], rows, notes, [g for g in groups.items() if g[0]])
 
 
-def _ranked(column: Mapping[str, Estimate], seeds: int) -> dict[str, str]:
+def _ranked(column: Mapping[str, Estimate], seeds: int) -> dict[str, Cell]:
     """Cells of one column; ranks are those of the numbers as printed, so ties share them."""
     printed = {m: round(100 * e.mean, 2) for m, e in column.items()}
     best, second, *_ = [*sorted(set(printed.values()), reverse=True), math.nan, math.nan]
-    cells = {}
+    cells: dict[str, Cell] = {}
     for m, e in column.items():
         text = percent(e) + (f" (n = {e.n})" if e.n < seeds else "")
-        cells[m] = marked(text, "best" if printed[m] == best else "second" if printed[m] == second else "")
+        cells[m] = (text, "best" if printed[m] == best else "second" if printed[m] == second else "")
     return cells
 
 

@@ -28,7 +28,7 @@ from gcalign.lab.experiments.engine.experiment import (
     value_of,
 )
 from gcalign.lab.experiments.engine.records import Record, check_any
-from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, marked
+from gcalign.lab.experiments.engine.tables import NOTHING, Cell, Sheet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,14 +198,14 @@ def _means(every: pd.DataFrame, by: list[str]) -> dict[tuple[Any, ...], pd.DataF
     return {key: cell.droplevel(by) for key, cell in means.groupby(by, observed=True)}
 
 
-def _scored(by: pd.DataFrame, digits: int) -> list[str]:
+def _scored(by: pd.DataFrame, digits: int) -> list[Cell]:
     """AUROC of each score with so many digits, then average precision of the plan and of the best other score."""
     means = {score: round(float(by.at[score, AUROC]), digits) for score in HEADINGS}
     plan, rival = by.at["plan", PRECISION], by.loc[[*RIVALS], PRECISION].max()
     return [
-        *(marked(f"{m:.{digits}f}", "best" if m == max(means.values()) else "") for m in means.values()),
-        marked(f"{plan:.3f}", "best" if plan >= rival else ""),
-        marked(f"{rival:.3f}", "best" if rival >= plan else ""),
+        *((f"{m:.{digits}f}", "best" if m == max(means.values()) else "") for m in means.values()),
+        (f"{plan:.3f}", "best" if plan >= rival else ""),
+        (f"{rival:.3f}", "best" if rival >= plan else ""),
     ]
 
 

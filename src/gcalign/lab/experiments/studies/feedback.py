@@ -27,7 +27,7 @@ from gcalign.lab.experiments.engine.experiment import (
     value_of,
 )
 from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having
-from gcalign.lab.experiments.engine.statistics import difference, estimates, row
+from gcalign.lab.experiments.engine.statistics import contrast, estimates
 from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, gap, percent
 from gcalign.lab.paper import NAMES
 
@@ -199,7 +199,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     for arm, does in ARMS.items():
         cols = [arm, does]
         for cell in cells:
-            gaps = difference(row(table, (*cell, arm)), row(table, (*cell, "as it is")))
+            gaps = contrast(table, {(*cell, arm): 1, (*cell, "as it is"): -1})
             cols += [percent(means.get((*cell, arm))), NOTHING if arm == "as it is" else gap(gaps)]
         rows.append(cols)
     header = ["training", "on"]

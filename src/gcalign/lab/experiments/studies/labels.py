@@ -24,7 +24,7 @@ from gcalign.lab.experiments.engine.claims import (
 )
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
 from gcalign.lab.experiments.engine.records import by_seed, check_any, having, probe, seeds
-from gcalign.lab.experiments.engine.statistics import difference, estimates, row
+from gcalign.lab.experiments.engine.statistics import contrast, estimates
 from gcalign.lab.experiments.engine.tables import Sheet, gap, listed, percent, settings
 from gcalign.lab.experiments.studies import extreme
 from gcalign.lab.experiments.studies.scouts import WRONG_LABELS
@@ -59,7 +59,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     for measure in having(records[records["value"].notna()], "setting")["measure"].unique():
         table = by_seed(records, measure, "method", "setting")
         means = estimates(table)
-        gaps = [difference(row(table, OTHER), row(table, base)) for base in (PLAIN, COOLED)]
+        gaps = [contrast(table, {OTHER: 1, base: -1}) for base in (PLAIN, COOLED)]
         rows.append([measure, *(percent(means.get(at)) for at in (PLAIN, COOLED, OTHER)), *map(gap, gaps)])
     check_any(rows, "table-labels", "accuracy by setting")
     header = ["Protocol", "INCE", f"INCE, {SAME}", "GCA-UOT", "GCA-UOT − INCE", f"GCA-UOT − INCE, {SAME}"]
