@@ -26,25 +26,12 @@ from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Family, Judgem
 from gcalign.lab.report import markdown
 from gcalign.lab.report.maps import maps
 from gcalign.lab.report.pack import figure, pixels, sprite
-from gcalign.lab.report.page import Cell, Grid
+from gcalign.lab.report.page import Grid
 from gcalign.lab.showcase import command, views
-from gcalign.lab.showcase.accuracies import bars
+from gcalign.lab.showcase.accuracies import Bar, Bars, bars
 from gcalign.lab.showcase.command import train_command
-from gcalign.lab.showcase.page import (
-    Bar,
-    Bars,
-    Embedded,
-    Goal,
-    Pairing,
-    Point,
-    Sample,
-    Seen,
-    Shown,
-    Step,
-    Study,
-    render,
-)
-from gcalign.lab.showcase.runs import Entry, choose, names
+from gcalign.lab.showcase.page import Study, render
+from gcalign.lab.showcase.runs import Entry, choose, embedded, goal, names, pairing_of, sample_of
 from gcalign.lab.training.config import Config, Data, configured
 from gcalign.lab.training.module import Training
 from gcalign.lab.training.runs import Run
@@ -52,39 +39,54 @@ from gcalign.lab.training.train import train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
 in_browser = pytest.mark.skipif(chromium.found() is None, reason="needs playwright and chromium")
-HARD = float("inf")
 TINY = ["data=scenes", "data.limit=256", "epochs=1", "batch_size=64", "model.width=0.25", "model.hidden=32",
         "model.out=8", "accelerator=cpu", "log_every=1"]  # fmt: skip
 
 
-def study(n: int, *, dim: int = 16, wrong: int = 0, name: str = "ince", domains: bool = True) -> Study:
-    """Random pairs near each other, of which `wrong` show another image."""
+def embeddings(n: int, *, dim: int = 16, wrong: int = 0) -> SimpleNamespace:
+    """Random pairs near each other, of which `wrong` show another image: z1, z2, and h of the images as they are."""
     g = torch.Generator().manual_seed(0)
     labels, partners = torch.arange(n) % 4, torch.arange(n)
     partners[:wrong] = partners[:wrong].roll(1)
-    pictures = torch.randint(0, 256, (n, 3, 8, 8), generator=g, dtype=torch.uint8)
-    z = torch.randn(n, dim, generator=g) + torch.randn(4, dim, generator=g)[labels]
-    z1, z2 = (normalize(x + 0.3 * torch.randn(n, dim, generator=g), dim=1).half().float() for x in (z, z[partners]))
-    cosines, near = (normalize(z, dim=1) @ normalize(z, dim=1).T).fill_diagonal_(-2).topk(8)
-    embedded = Embedded(0, z1, z2, near, cosines, maps(z), gcalign.audit(z1, z2) if n >= 10 else None)
-    shown = sprite(pictures[torch.arange(6) % n])
-    steps = tuple(Step(k, shown, ("0 cat", "1 dog"), (False, True)) for k in (1, 9))
-    curves = {"loss": ([1, 2, 3], [3.0, 2.0, 1.5]), "alignment": ([1, 2, 3], [0.3, 0.2, 0.1])}
-    first, second = sprite(pictures), sprite(pictures[partners])
-    grouping = (torch.arange(n) // 2 % 2, ("photo", "sketch")) if domains else (None, ())
-    claim = EmpiricalClaim(Family("Accuracy", 1), "label", "where", name, "+1", lambda results: None, exploratory=True)
-    rows = [[Cell(name), Cell("10"), Cell("61.5")], [Cell("gca-uot"), Cell("9"), Cell("–")]]
+    h = torch.randn(n, dim, generator=g) + torch.randn(4, dim, generator=g)[labels]
+    z1, z2 = (normalize(x + 0.3 * torch.randn(n, dim, generator=g), dim=1).half().float() for x in (h, h[partners]))
+    domains = torch.arange(n) // 2 % 2
+    return SimpleNamespace(z1=z1, z2=z2, h=normalize(h, dim=1), labels=labels, partners=partners, domains=domains)
+
+
+def study(n: int, *, dim: int = 16, wrong: int = 0, name: str = "ince", domains: bool = True) -> Study:
+    """Two runs that show these embeddings."""
+    e = embeddings(n, dim=dim, wrong=wrong)
+    pictures = torch.randint(0, 256, (n, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    of_step = {"sprite": sprite(pictures[torch.arange(6) % n]), "names": ["0 cat", "1 dog"]}
+    of_step |= {"mismatched": [False, True]}
+    curves = {"loss": {"x": [1, 2, 3], "y": [3.0, 2.0, 1.5]}, "alignment": {"x": [1, 2, 3], "y": [0.3, 0.2, 0.1]}}
+    grouping = (e.domains, ("photo", "sketch")) if domains else (None, ())
+    sample = sample_of("noise (test)", sprite(pictures), e.labels, ("cat", "dog", "ship", "frog"), *grouping)
+    views = {"about": "Random.", "first": sprite(pictures), "second": sprite(pictures[e.partners])}
+    pairing = {"sample": 0, **views, **pairing_of(sample, e.partners)}
+    pairing |= dict(zip(("domains", "domainNames"), grouping, strict=True))
+    shown = {"objective": "Alignment(…)", "curves": curves, **embedded(0, e.z1, e.z2, e.h)}
+    ince = {"name": name, "method": "ince", "eps": 0.1, "iterations": 10, "mode": "rows", "lam": None, "seen": 0}
+    uot = {"name": "gca-uot", "method": "gca-uot", "eps": 0.5, "iterations": 5, "mode": "relaxed", "lam": 0.2}
+    claim = EmpiricalClaim(Family("Accuracy", 1), "label", name, lambda results: None, "where", "+1", exploratory=True)
+    rows = [[name, "10", "61.5"], ["gca-uot", "9", "–"]]
     return Study(
         "A study",
         "Of random numbers.",
         Grid(["method", "seed", "knn"], rows),
-        samples=[Sample("noise (test)", first, labels, ("cat", "dog", "ship", "frog"), *grouping)],
-        pairings=[Pairing(0, "Random.", first, second, partners, *grouping)],
+        samples=[sample],
+        pairings=[pairing],
         shown=[
-            Shown(name, "ince", "Alignment(…)", 0.1, 10, HARD, None, curves, embedded, Goal(1.0, 0.0, 0.0), 0),
-            Shown("gca-uot", "gca-uot", "Alignment(…)", 0.5, 5, 0.2, 0.2, curves, embedded),
+            ince | shown | {"goal": goal(gcalign.Identity())},
+            uot | shown | {"goal": None, "seen": None},
         ],
-        planes={"the last batch": [Point("ince, 0", "ince", "C0", 0.3, -2.0), Point("iot, 0", "iot", "C1", 0.5, -3.0)]},
+        planes={
+            "the last batch": [
+                {"name": "ince, 0", "method": "ince", "setting": "C0", "alignment": 0.3, "uniformity": -2.0},
+                {"name": "iot, 0", "method": "iot", "setting": "C1", "alignment": 0.5, "uniformity": -3.0},
+            ]
+        },
         commands={"This page": ["gcalign report runs"]},
         bars=[
             Bars(
@@ -93,7 +95,7 @@ def study(n: int, *, dim: int = 16, wrong: int = 0, name: str = "ince", domains:
                 [Bar("gca-uot", "gca-uot", 0.62, 0.5, 0.7, "3 seeds"), Bar(name, "ince", 0.5, None, None, "1")],
             )
         ],
-        seen=[Seen("noise (train)", 2, steps)],
+        seen=[{"about": "noise (train)", "views": 2, "steps": [{"number": k, **of_step} for k in (1, 9)]}],
         claims=[Judgement("held", "+2 [1, 3]", 3, p=0.01, adjusted=0.02, claim=claim, scale="small")],
     )
 
@@ -211,13 +213,13 @@ def test_the_views_shown_are_those_that_training_saw(tmp_path, monkeypatch, wher
     run = train(config, quiet=True)
     monkeypatch.setattr(views, "sprite", lambda images, most: shown.append(images) or sprite(images, most))
     made = views.seen(run, config, ())
-    assert [step.number for step in made.steps] == [1, 2]
+    assert [step["number"] for step in made["steps"]] == [1, 2]
     for step, pictures in zip((0, 1), shown, strict=True):
         first, second = pictures[8:16], pictures[16:]
         images = views.images_of(config.data, "train")
         for given, ours in zip(saw[step], (first, second), strict=True):
             assert torch.equal(pixels(given[:8], images.mean, images.std), ours)
-    assert any(step.mismatched[k] for step in made.steps for k in range(8))
+    assert any(step["mismatched"][k] for step in made["steps"] for k in range(8))
 
 
 def test_the_weights_that_a_foreign_run_names_are_not_read(tmp_path):
@@ -336,8 +338,7 @@ def test_a_figure_promises_a_table_only_where_one_follows_with_rows_in_order(tmp
         Image.new("RGB", (24, 9), "white").save(tmp_path / f"{name}.png")
     by_name = {found.name: found for found in command.drawn_results(tmp_path, [])}
     assert "The numbers follow in a table." in next(iter(by_name["fig-time"].figures))
-    rows = [[cell.text for cell in row] for row in by_name["fig-time"].numbers.rows]
-    assert [row[-2] for row in rows] == ["0.01", "0.02", "0.1"]
+    assert [row[-2] for row in by_name["fig-time"].numbers.rows] == ["0.01", "0.02", "0.1"]
     assert next(iter(by_name["fig-prox"].figures)) == "fig-prox: what a proximal operator does."
     assert by_name["fig-prox"].numbers is None
 
@@ -452,12 +453,11 @@ def test_a_page_with_a_plan_of_1024_rows_is_ready_within_two_seconds(opened):
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_the_page_solves_the_plan_that_the_library_solves(opened, eps, iterations, mode, constraints):
-    page = study(40)
-    browser = opened(page)
+    browser = opened(study(40))
     browser.run(f"Object.assign(gcalign.heat, {{eps: {eps}, iterations: {iterations}, lam: 0.5}})")
     browser.pick("#mode", mode)
     log = torch.tensor(browser.run("Array.from(gcalign.heat.plan.log)")).view(40, 40)
-    z1, z2 = page.shown[0].embedded.z1.double(), page.shown[0].embedded.z2.double()
+    z1, z2 = (z.double() for z in (embeddings(40).z1, embeddings(40).z2))
     plan = gcalign.solve((z1 @ z2.T - 1) / eps, constraints, gcalign.Entropic(eps), iterations=iterations, tol=0.0)
     torch.testing.assert_close(log.double(), plan.log, rtol=1e-5, atol=1e-4)
 
@@ -553,15 +553,15 @@ def test_mismatched_pairs_rise_to_the_top_of_the_suspects(opened):
 @in_browser
 @pytest.mark.slow
 def test_a_click_on_an_image_shows_its_neighbours_for_each_run(opened):
-    page = study(64)
-    browser = opened(page)
+    h = embeddings(64).h
+    browser = opened(study(64))
     browser.click("#image-5")
     assert browser.run("document.querySelector('#chosen b').innerText") == "5 dog"
     assert browser.run("document.querySelectorAll('.near').length") == 2
     shown = browser.run(
         "[...document.querySelectorAll('.near')[0].querySelectorAll('.tile')].map((t) => t.ariaLabel.split(' ')[0])"
     )
-    assert [int(k) for k in shown] == page.shown[0].embedded.near[5].tolist()
+    assert [int(k) for k in shown] == (h @ h.T).fill_diagonal_(-2).topk(8).indices[5].tolist()
     browser.run("document.getElementById('gallery').focus()")
     browser.press("ArrowRight")
     assert browser.run("document.querySelector('#chosen b').innerText") == "6 ship"
@@ -588,10 +588,9 @@ def test_tables_sort_and_curves_toggle(opened):
 @in_browser
 @pytest.mark.slow
 def test_an_image_pointed_at_in_a_map_is_marked_in_all_and_arrow_keys_move_on(opened):
-    page = study(64)
-    browser = opened(page)
+    browser = opened(study(64))
     assert browser.run("document.querySelectorAll('#maps svg').length") == 2
-    points = next(iter(page.shown[0].embedded.maps.values()))  # PCA, which is shown first
+    points = next(iter(maps(embeddings(64).h).values()))  # PCA, which is shown first
     k = int(points[:, 0].argmax())  # alone on its side
     browser.hover("#maps svg", 0.03 + 0.94 * float(points[k, 0]), 0.97 - 0.94 * float(points[k, 1]))
     said = "document.getElementById('map-said').innerText"
@@ -614,24 +613,17 @@ def test_an_image_pointed_at_in_a_map_is_marked_in_all_and_arrow_keys_move_on(op
 @in_browser
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "goal"),
-    [
-        (gcalign.Identity(), Goal(1.0, 0.0, 0.0)),
-        (gcalign.Labels(), Goal(1.0, 1.0, 0.0, "labels", normalized=True)),
-        (gcalign.Blocks(0.5, 0.25), Goal(1.0, 0.5, 0.25, "domains")),
-    ],
-    ids=lambda x: type(x).__name__,
+    "target", [gcalign.Identity(), gcalign.Labels(), gcalign.Blocks(0.5, 0.25)], ids=lambda x: type(x).__name__
 )
-def test_the_target_of_the_diagram_is_that_of_the_library(opened, target, goal):
-    page = study(16)
-    (run, *_), e, domains = page.shown, page.shown[0].embedded, page.pairings[0].domains
-    page = dataclasses.replace(page, shown=[dataclasses.replace(run, goal=goal)])
+def test_the_target_of_the_diagram_is_that_of_the_library(opened, target):
+    page, e = study(16), embeddings(16)
+    page = dataclasses.replace(page, shown=[page.shown[0] | {"goal": goal(target)}])
     browser = opened(page)
     target_of = "gcalign.targetOf(gcalign.heat.run, gcalign.data.pairings[0])"
     script = f"((t) => Array.from({{length: 256}}, (_, k) => t(k)))({target_of})"
     shown = torch.tensor(browser.run(script), dtype=torch.float32).view(16, 16)
     criterion = gcalign.method("ince", target=target, eps=0.1)
-    known = {"labels": page.samples[0].labels, "domains": domains}
+    known = {"labels": e.labels, "domains": e.domains}
     plan = criterion.plan(e.z1, e.z2, **{name: x for name, x in known.items() if name in target.reads})
     torch.testing.assert_close(shown, plan.target.dense())
     t, p = (x / x.sum(1, keepdim=True) for x in (plan.target.dense(), plan.matrix))
@@ -659,10 +651,10 @@ def test_bars_zoom_and_the_views_of_another_step_are_shown(opened):
 @in_browser
 @pytest.mark.slow
 def test_suspects_follow_the_audit_or_the_plan(opened):
-    page = study(64, wrong=10)
-    browser = opened(page)
+    e = embeddings(64, wrong=10)
+    browser = opened(study(64, wrong=10))
     order = "[...document.querySelectorAll('#suspects li b')].map((b) => parseInt(b.innerText))"
-    assert browser.run(order) == page.shown[0].embedded.audit.ranking[:24].tolist()
+    assert browser.run(order) == gcalign.audit(e.z1, e.z2).ranking[:24].tolist()
     browser.pick("#suspects-by", "plan")
     share = torch.tensor(browser.run("Array.from(gcalign.heat.plan.share)"))
     assert browser.run(order) == share.argsort()[:24].tolist()

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 HERE = Path(__file__).parent
+Json = dict[str, Any]  # what scripts read: sprites and tensors are encoded when a page is written
 
 
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    best: bool = False
+class Grid(NamedTuple):
+    """A table of texts."""
 
-
-@dataclass(frozen=True)
-class Grid:
     head: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[str]]
 
 
 def filled(template: str, styles: tuple[str, ...], **content: Any) -> str:

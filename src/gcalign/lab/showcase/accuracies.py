@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scipy import stats
 
 from gcalign.lab.experiments.engine.statistics import LEVEL, Estimate
-from gcalign.lab.showcase.page import Bar, Bars
 from gcalign.lab.showcase.runs import Entry, names
+
+
+@dataclass(frozen=True)
+class Bar:
+    """An accuracy with its interval, where there is one, and what that rests on."""
+
+    name: str
+    method: str
+    mean: float
+    low: float | None
+    high: float | None
+    basis: str
+
+
+@dataclass(frozen=True)
+class Bars:
+    protocol: str
+    data: str
+    bars: list[Bar]
+
+    @property
+    def near(self) -> tuple[float, float]:
+        """The part of the axis that holds every interval, in whole steps of 5 %."""
+        ends = [x for bar in self.bars for x in (bar.mean, bar.low, bar.high) if x is not None]
+        low, high = math.floor(20 * min(ends)), math.ceil(20 * max(ends))
+        return low / 20, max(high, low + 1) / 20
 
 
 def bars(runs: Sequence[Entry]) -> list[Bars]:

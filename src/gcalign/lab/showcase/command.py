@@ -17,9 +17,9 @@ from gcalign.lab.experiments.engine.claims import Judgement, Results, judged
 from gcalign.lab.experiments.engine.records import Record
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.report import markdown, pack
-from gcalign.lab.report.page import Cell, Grid
+from gcalign.lab.report.page import Grid, Json
 from gcalign.lab.showcase.accuracies import bars, protocol_names
-from gcalign.lab.showcase.page import DrawnResult, Point, Study, render
+from gcalign.lab.showcase.page import DrawnResult, Study, render
 from gcalign.lab.showcase.retrieval import pair_results
 from gcalign.lab.showcase.runs import Entry, Showcase, choose, names, one_way
 from gcalign.lab.training.config import Config, configured
@@ -162,7 +162,7 @@ def _table(runs: Sequence[Entry]) -> Grid:
         )
     head = list(dict.fromkeys(name for row in rows for name in row))
     head = [h for h in head if h not in ("folder", "objective")] + ["folder", "objective"]
-    return Grid(head, [[Cell(row.get(name, "–")) for name in head] for row in rows])
+    return Grid(head, [[row.get(name, "–") for name in head] for row in rows])
 
 
 def drawn_results(folder: Path, notes: list[str]) -> list[DrawnResult]:
@@ -229,23 +229,26 @@ def _numbers(found: Sequence[Record]) -> Grid | None:
     rows = []
     for key, values in sorted(groups.items(), key=lambda group: [(str(type(x)), x) for x in group[0]])[:ROWS]:
         spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
-        rows.append(
-            [*(Cell(str(x)) for x in key), Cell(f"{statistics.fmean(values):.4g}{spread}"), Cell(str(len(values)))]
-        )
+        rows.append([*map(str, key), f"{statistics.fmean(values):.4g}{spread}", str(len(values))])
     return Grid([*labels, "measure", "mean", "n"], rows) if rows else None
 
 
-def _planes(runs: Sequence[Entry], results: Path | None) -> dict[str, list[Point]]:
+def _planes(runs: Sequence[Entry], results: Path | None) -> dict[str, list[Json]]:
     """Where each run ended, and where the experiment put each method."""
-    planes: dict[str, list[Point]] = {}
+    planes: dict[str, list[Json]] = {}
+
+    def add(plane: str, name: str, method: str, setting: str, alignment: float, uniformity: float) -> None:
+        point = {"name": name, "method": method, "setting": setting}
+        planes.setdefault(plane, []).append(point | {"alignment": alignment, "uniformity": uniformity})
+
     for entry in runs:
         config = entry.config
         logged = [r for r in entry.results if r["kind"] == "train" and {"alignment", "uniformity"} <= r.keys()]
         if entry.run.done and logged:
             setting = f"{config.data.name} {config.view_name}, noise {config.pairs.noise:g}"
             name = f"{entry.method}, {setting}, seed {config.seed}"
-            point = Point(name, entry.method, setting, logged[-1]["alignment"], logged[-1]["uniformity"])
-            planes.setdefault("the last training batch of each run", []).append(point)
+            last = logged[-1]["alignment"], logged[-1]["uniformity"]
+            add("the last training batch of each run", name, entry.method, setting, *last)
     lines = results / "fig-align-uniform.jsonl" if results else None
     if lines is None or not lines.is_file():
         return planes
@@ -257,5 +260,5 @@ def _planes(runs: Sequence[Entry], results: Path | None) -> dict[str, list[Point
         return planes
     for on, method, setting in (key for key in places[0] if key in places[1]):
         means = [by[on, method, setting].mean for by in places]
-        planes.setdefault(f"{on} test images", []).append(Point(f"{method}, {setting}", method, setting, *means))
+        add(f"{on} test images", f"{method}, {setting}", method, setting, *means)
     return planes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from gcalign.lab.report.page import Cell, Grid
+from gcalign.lab.report.page import Grid
 from gcalign.lab.showcase.page import DrawnResult
 from gcalign.lab.showcase.runs import Entry
 from gcalign.lab.words import quoted
@@ -36,7 +36,7 @@ def _drawn(entry: Entry, name: str, line: dict[str, Any]) -> DrawnResult:
 def _recall(line: dict[str, Any]) -> Grid:
     ways: dict[str, dict[str, float]] = line["recall"]
     head = [f"R@{k}" for k in next(iter(ways.values()), {})]
-    rows = [[Cell(way), *(Cell(f"{100 * v:.1f} %") for v in by.values())] for way, by in ways.items()]
+    rows = [[way, *(f"{100 * v:.1f} %" for v in by.values())] for way, by in ways.items()]
     return Grid(["from → to", *head], rows)
 
 
@@ -44,11 +44,7 @@ def _examples(line: dict[str, Any]) -> Grid:
     (way, by), *_ = line["recall"].items()
     said = ", ".join(f"R@{k} {100 * v:.1f} %" for k, v in by.items())
     rows = [
-        [
-            Cell(str(e["is"])),
-            Cell("yes" if e.get("right") else "no"),
-            Cell("; ".join(str(name) for name, _ in e["found"])),
-        ]
+        [str(e["is"]), "yes" if e.get("right") else "no", "; ".join(str(name) for name, _ in e["found"])]
         for e in line["examples"]
     ]
     return Grid(["it is", "first is right", f"names found, best first ({way}: {said})"], rows)

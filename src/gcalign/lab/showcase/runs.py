@@ -25,8 +25,8 @@ from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import extract
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.report.maps import maps
-from gcalign.lab.report.pack import pixels, sprite
-from gcalign.lab.showcase.page import Embedded, Goal, Pairing, Sample, Seen, Shown
+from gcalign.lab.report.pack import Sprite, halves, pixels, sprite, whole
+from gcalign.lab.report.page import Json
 from gcalign.lab.showcase.views import seen
 from gcalign.lab.training.config import Config, Data, criterion_of
 from gcalign.lab.training.load import load_encoder, load_whole
@@ -109,26 +109,26 @@ class Showcase:
     size: int
     encoders: Sequence[str] = ()  # of the user's own, that may be imported
     roots: Sequence[Path] = ()  # folders in which data may be read, wherever a run comes from
-    samples: list[Sample] = field(default_factory=list)
-    pairings: list[Pairing] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
+    samples: list[Json] = field(default_factory=list)
+    pairings: list[Json] = field(default_factory=list)
+    seen: list[Json] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _images: dict[Any, tuple[int, Images] | None] = field(default_factory=dict)
     _batches: dict[str, int | None] = field(default_factory=dict)
     _views: dict[Any, tuple[int, Tensor, Tensor]] = field(default_factory=dict)
 
-    def show(self, entry: Entry, name: str) -> Shown:
-        run, config, curves = entry.run, entry.config, _curves(entry.results)
-        alignment = one_way(config)
+    def show(self, entry: Entry, name: str) -> Json:
+        run, config, alignment = entry.run, entry.config, one_way(entry.config)
         # ε in units of 1 − cos, whatever the kernel's cost makes of orthogonal embeddings
         axes = alignment.kernel.features(torch.eye(2))
         eps = float(torch.as_tensor(alignment.kernel.eps).detach()) / float(alignment.kernel.cost(axes, axes)[0, 1])
         rows, columns = (_relaxation(alignment, kind, eps) for kind in (Rows, Columns))
         parts = f"Plans, pairs and neighbours of {run.path}"
         embedded = self._made(parts, lambda: self._embedded(run, config)) if run.done else None
-        iterations = alignment.options.iterations
-        goal, views = _goal(alignment.target), self._seen(run, config)
-        return Shown(name, entry.method, repr(alignment), eps, iterations, rows, columns, curves, embedded, goal, views)
+        about = {"objective": repr(alignment), "eps": eps, "iterations": alignment.options.iterations}
+        about |= _mode(rows, columns) | {"goal": goal(alignment.target), "curves": curves(entry.results)}
+        own = {"name": name, "method": entry.method, **about, "seen": self._seen(run, config)}
+        return own | (embedded or {"pairing": None})
 
     def _made(self, what: str, make: Callable[[], Made | None]) -> Made | None:
         """What could be made; what could not is said."""
@@ -148,7 +148,7 @@ class Showcase:
             self.seen += [] if found is None else [found]
         return self._batches[key]
 
-    def _embedded(self, run: Run, config: Config) -> Embedded | None:
+    def _embedded(self, run: Run, config: Config) -> Json | None:
         if config.data.paired:  # `retrieval` has what there is to see
             return None
         found = self._sample(run)
@@ -162,10 +162,7 @@ class Showcase:
         with evaluating(network), torch.inference_mode():
             z = normalize(torch.cat([network(x) for x in torch.cat([first, second]).split(256)]))
         z1, z2 = _narrow(z).chunk(2)
-        h = normalize(extract(encoder, images))
-        cosines, near = (h @ h.T).fill_diagonal_(-math.inf).topk(min(NEAREST, len(h) - 1))
-        audit = gcalign.audit(z1, z2) if len(z1) >= LEAST_PAIRS else None
-        return Embedded(pairing, z1, z2, near, cosines, maps(h), audit)
+        return embedded(pairing, z1, z2, normalize(extract(encoder, images)))
 
     def _sample(self, run: Run) -> tuple[int, Images] | None:
         data = dataclasses.replace(data_of(run, {}, roots=self.roots), limit=self.size)
@@ -184,7 +181,7 @@ class Showcase:
         everything = images.get(torch.arange(len(images)))
         name = f"{data.name} ({images.split})"
         known = images.labels, images.classes, images.domains, images.domain_names
-        self.samples.append(Sample(name, sprite(everything), *known))
+        self.samples.append(sample_of(name, sprite(everything), *known))
         return len(self.samples) - 1, images
 
     def _pairing(self, sample: int, images: Images, config: Config) -> tuple[int, Tensor, Tensor]:
@@ -203,7 +200,9 @@ class Showcase:
                 "every row and column is asked for mass 1."
             )
             one, other = (sprite(pixels(x, images.mean, images.std)) for x in (first, second))
-            self.pairings.append(Pairing(sample, about, one, other, partners, domains, images.domain_names))
+            views = {"sample": sample, "about": about, "first": one, "second": other}
+            groups = {"domains": domains, "domainNames": images.domain_names}
+            self.pairings.append(views | pairing_of(self.samples[sample], partners) | groups)
             self._views[key] = len(self.pairings) - 1, first, second
         return self._views[key]
 
@@ -217,13 +216,72 @@ def _relaxation(alignment: Alignment, kind: type[Constraint], eps: float) -> flo
     return None
 
 
-def _goal(target: Target) -> Goal | None:
-    """A target in terms of what two images share, where that is all it depends on."""
+def _mode(rows: float | None, columns: float | None) -> Json:
+    """Which constraints the page solves with: by the λ of each side, None where it is free and inf where it is hard."""
+    relaxed = [lam for lam in (rows, columns) if lam is not None and lam != math.inf]
+    one_sided = "free" if rows is None else "rows"
+    mode = one_sided if columns is None else "both" if rows == columns == math.inf else "relaxed"
+    return {"mode": mode, "lam": relaxed[0] if relaxed else None}
+
+
+def goal(target: Target) -> Json | None:
+    """A target in terms of what two images share, where that is all it depends on.
+
+    That is the value on pairs, within a group and of all others; if `normalized`, each row is divided by its sum.
+    """
+    plain = {"pair": 1.0, "same": 0.0, "other": 0.0, "group": None, "normalized": False}
     if isinstance(target, Labels):
-        return Goal(1.0, 1.0, 0.0, "labels", normalized=target.normalized)
+        return plain | {"same": 1.0, "group": "labels", "normalized": target.normalized}
     if isinstance(target, Blocks):
-        return Goal(1.0, target.alpha, target.beta, "domains")
-    return Goal(1.0, 0.0, 0.0) if isinstance(target, Identity) else None
+        return plain | {"same": target.alpha, "other": target.beta, "group": "domains"}
+    return plain if isinstance(target, Identity) else None
+
+
+def sample_of(
+    name: str,
+    images: Sprite,
+    labels: Tensor | None,  # [n]
+    classes: Sequence[str],
+    domains: Tensor | None = None,  # [n]
+    domain_names: Sequence[str] = (),
+) -> Json:
+    """Images as they are, to choose from."""
+    groups = {"labels": labels, "classes": classes, "domains": domains, "domainNames": domain_names}
+    return {"name": name, "n": images.n, "sprite": images, **groups}
+
+
+def pairing_of(sample: Json, partners: Tensor) -> Json:  # [n]
+    """What is known of two views of each image of a sample, the second of which shows `partners`."""
+    labels, here = sample["labels"], torch.arange(len(partners))
+    return {
+        "n": len(partners),
+        "labels": labels,
+        "secondLabels": None if labels is None else labels[partners],
+        "classes": sample["classes"],
+        "mismatched": (partners != here).nonzero().flatten(),
+    }
+
+
+def embedded(pairing: int, z1: Tensor, z2: Tensor, h: Tensor) -> Json:
+    """What a run makes of a pairing: normalised projections [n, d], and the images in the encoder's space [n, D]."""
+    cosines, near = (h @ h.T).fill_diagonal_(-math.inf).topk(min(NEAREST, len(h) - 1))
+    return {
+        "pairing": pairing,
+        "dim": z1.shape[1],
+        "z1": halves(z1),
+        "z2": halves(z2),
+        "neighbours": whole(near),
+        "neighbourCosines": halves(cosines),
+        "audit": _audited(z1, z2) if len(z1) >= LEAST_PAIRS else None,
+        "maps": {name: whole((65535 * points).round()) for name, points in maps(h).items()},
+    }
+
+
+def _audited(z1: Tensor, z2: Tensor) -> Json:
+    a = gcalign.audit(z1, z2)
+    each = {"ranking": whole(a.ranking), "other": whole(a.other), "probability": halves(a.probability)}
+    expected = {"share": a.share, "auroc": a.auroc if math.isfinite(a.auroc) else None, "flagged": int(a.flagged.sum())}
+    return each | {"eps": a.settings["eps"]} | expected
 
 
 def _narrow(z: Tensor) -> Tensor:  # [n, d] -> [n, ≤ DIRECTIONS]
@@ -233,20 +291,21 @@ def _narrow(z: Tensor) -> Tensor:  # [n, d] -> [n, ≤ DIRECTIONS]
     return z @ torch.linalg.svd(z, full_matrices=False).Vh[:DIRECTIONS].T
 
 
-def _curves(results: Sequence[dict[str, Any]]) -> dict[str, tuple[list[float], list[float]]]:
+def curves(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
     """Every number that was logged, against the step; long runs thinned evenly."""
-    curves: dict[str, tuple[list[float], list[float]]] = {}
+    logged: dict[str, tuple[list[float], list[float]]] = {}
     for record in results:
         shown = {"knn": record["accuracy"]} if record["kind"] == "knn" else record
         if record["kind"] not in ("train", "knn"):
             continue
         for name, value in shown.items():
             if name != "step" and isinstance(value, int | float) and math.isfinite(value):
-                steps, values = curves.setdefault(name, ([], []))
+                steps, values = logged.setdefault(name, ([], []))
                 steps.append(record["step"])
                 values.append(value)
-    order = sorted(curves, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
-    return {name: (_thinned(curves[name][0]), _thinned(curves[name][1])) for name in order}
+    order = sorted(logged, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
+    thinned = {name: map(_thinned, logged[name]) for name in order}
+    return {name: {"x": x, "y": [float(f"{v:.5g}") for v in y]} for name, (x, y) in thinned.items()}
 
 
 def _thinned(values: list[float]) -> list[float]:

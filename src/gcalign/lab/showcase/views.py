@@ -10,7 +10,7 @@ import torch
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.sides import views_of
 from gcalign.lab.report.pack import pixels, sprite
-from gcalign.lab.showcase.page import Seen, Step
+from gcalign.lab.report.page import Json
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.places import check_known, is_known
 from gcalign.lab.training.runs import Run
@@ -22,8 +22,11 @@ SIDE = 64  # pixels of an image, at most
 HEAVIEST = 2**28  # numbers of a batch that is made for the sake of a picture
 
 
-def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
-    """The first images of the first and the last step, as rank 0 got them; None where the config does not tell."""
+def seen(run: Run, config: Config, roots: Sequence[Path]) -> Json | None:
+    """The first images of the first and the last step, as rank 0 got them; None where the config does not tell.
+
+    The sprite of a step has the images as they are, then their first views, then the second ones, …
+    """
     # a run in the folder of another was trained on some of its pairs, for its audit
     if config.data.paired or Run(run.path.parent.parent).config_file.exists():
         return None
@@ -46,14 +49,14 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Seen | None:
         rows = [images.get(index), *(pixels(view[:SHOWN], images.mean, images.std) for view in views)]
         partners = stream.partners(stream.indices(step), step)[:SHOWN]
         wrong = (partners != index).tolist()
-        names = tuple(_said(images, k) for k in index.tolist())
-        steps.append(Step(step + 1, sprite(torch.cat(rows), SIDE), names, tuple(wrong)))
+        shown = {"sprite": sprite(torch.cat(rows), SIDE), "names": [_said(images, k) for k in index.tolist()]}
+        steps.append({"number": step + 1, **shown, "mismatched": wrong})
     about = (
         f"{images.name} ({images.split}), views {config.view_name}, seed {config.seed}, batches of {config.batch_size}"
     )
     if config.pairs.noise:
         about += f", {config.pairs.noise:.0%} of the pairs mismatched"
-    return Seen(about, len(samples.sides), tuple(steps))
+    return {"about": about, "views": len(samples.sides), "steps": steps}
 
 
 def _said(images: Images, k: int) -> str:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +40,7 @@ class Family:
     title: str
     place: float  # of the section
     kind: Literal["claimed", "planned", "printed"] = "claimed"  # by the paper, by our plan, of the paper's own tables
+    note: str = ""  # what a reader of the page must know
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Judgement:
     def as_dict(self) -> dict[str, object]:
         assert self.claim is not None
         c, e = self.claim, self.estimate
-        text = {"section": c.family.title, "label": c.label, "where": c.where, "says": c.says, "paper": c.paper}
+        text = {"section": c.family.title, "label": c.label, "where": c.place, "says": c.says, "paper": c.paper}
         tested = {"p": self.p, "holm": self.adjusted, "exploratory": self.exploratory}
         interval = None if e is None or not e.df else {"level": self.level, "ends": e.interval(self.level)}
         of_all = {"simultaneous": interval, "verdict": self.word}
@@ -131,13 +133,6 @@ class Results:
         """For what this scale has no runs of."""
         return NotMeasured(f"gcalign reproduce {experiment} scale=paper")
 
-    def compared(self, experiment: str, table: pd.DataFrame, weights: Mapping[Any, float]) -> Difference:
-        """Σ weight · value over the rows of a table of an experiment."""
-        paired, pooled = contrast(table, weights), contrast(table, weights, pooled=True)
-        if paired is None or pooled is None:
-            raise self.missing(experiment)
-        return Difference(paired, pooled, self.level)
-
 
 @dataclass(frozen=True)
 class EmpiricalClaim:
@@ -145,11 +140,16 @@ class EmpiricalClaim:
 
     family: Family
     label: str
-    where: str  # in the paper, or in our plan
     says: str
-    paper: str  # what the paper has of it
     judge: Callable[[Results], Judgement]  # a Contrast, or a function
+    where: str = ""  # in the paper; else in our plan
+    paper: str = OURS  # what the paper has of it
     exploratory: bool = False  # how it is judged, or measured, was decided with results in view
+
+    @property
+    def place(self) -> str:
+        """Where it is said."""
+        return self.where or f"plan, {self.family.title.partition(':')[0]}"
 
     def judged(self, results: Results) -> Judgement:
         """By itself, before the correction over its family."""
@@ -189,10 +189,6 @@ class Bounds:
     low: float = 0.0
     high: float = math.inf
 
-    def word(self, e: Estimate) -> Word:
-        """What the mean says."""
-        return "held" if self.low < e.mean <= self.high else "failed"
-
     def p(self, e: Estimate) -> float:
         """The least α at which the interval decides: inside, of both bounds; outside, of the nearer one."""
         return max(e.p(bound) for bound in (self.low, self.high) if math.isfinite(bound))
@@ -200,39 +196,56 @@ class Bounds:
 
 ABOVE, BELOW = Bounds(), Bounds(-math.inf, 0.0)
 NOT_WORSE = Bounds(-NEGLIGIBLE)
+plainly = partial(points, unit=1, digits=3)  # for measures that are no shares
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A contrast by both errors: that of its own seeds, and that of the whole table it stands in."""
+def compared(
+    results: Results,
+    experiment: str,
+    table: pd.DataFrame,
+    weights: Mapping[Any, float],
+    rule: Bounds = ABOVE,
+    text: str = "{gap} points{other}",
+    *,
+    planned: bool = False,
+    show: Callable[[Estimate, float], str] = points,
+    of: str = "seeds",
+    over: int = 1,
+) -> Judgement:
+    """Σ weight · value over the rows of a table, judged by a rule.
 
-    paired: Estimate
-    pooled: Estimate
-    level: float = LEVEL  # of the intervals that are printed
-
-    def judged(self, rule: Bounds, text: str, *, planned: bool = False, of: str = "seeds") -> Judgement:
-        """By the pooled error, with the verdict of the paired one beside it; what was planned, by the paired one."""
-        e = self.paired if planned else self.pooled
-        word, p = rule.word(e), rule.p(e)
-        first: Word | None = None if planned else word if rule.p(self.paired) <= ALPHA else "not shown"
-        return Judgement(word if p <= ALPHA else "not shown", text, e.n, of, p, first, e)
-
-    def text(self, unit: float = 100, digits: int = 2, of: str = " points", *, planned: bool = False) -> str:
-        """The difference with the interval that decides, then with the other one; one seed has neither."""
-        deciding, other = (self.paired, self.pooled) if planned else (self.pooled, self.paired)
-        first, second = (points(e, unit, digits, self.level) for e in (deciding, other))
-        beside = f"; {'pooled' if planned else 'paired'} {second[second.index('[') :]}" if other.df else ""
-        return f"{first}{of}{beside}"
+    The pooled error decides, and the verdict of the paired one stands beside it. What was planned needs all planned
+    seeds, and is decided by the paired error. In `text`, {gap} is the contrast as `show` writes it, {other} its
+    interval by the other error, {over} a number, {percent[ROW]} and {value[ROW]} the mean of a row.
+    """
+    if planned:
+        table = only_planned(results, experiment, table, weights)
+    paired, pooled = contrast(table, weights), contrast(table, weights, pooled=True)
+    if paired is None or pooled is None:
+        raise results.missing(experiment)
+    e, other = (paired, pooled) if planned else (pooled, paired)
+    decided: Word = "held" if rule.low < e.mean <= rule.high else "failed"
+    first: Word | None = None if planned else decided if rule.p(paired) <= ALPHA else "not shown"
+    # str.format takes {percent[2]} for a number and {percent[0.05]} for a text
+    means = {key: e.mean for row, e in estimates(table).items() for key in (row, str(row))}
+    _, _, beside = show(other, results.level).partition("[")
+    written = text.format(
+        gap=show(e, results.level),
+        other=f"; {'pooled' if planned else 'paired'} [{beside}" if other.df else "",
+        over=over,
+        percent={row: f"{100 * mean:.1f}" for row, mean in means.items()},
+        value={row: f"{mean:.3f}" for row, mean in means.items()},
+    )
+    p = rule.p(e)
+    return Judgement(decided if p <= ALPHA else "not shown", written, e.n, of, p, first, e)
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A judge: Σ weight · value over the rows of a measure, by a rule.
+    """A judge: Σ weight · value over the rows of a measure, by a rule, as `compared` says it.
 
     The rows are the values of the label `by`, among the records that `at` chooses. With `over`, each is the mean over
-    the values of another label that all rows with a weight have; values in `among` must be there. What is `planned`
-    needs all planned seeds. `text` is what is printed: {gap} is the contrast, {over} the number of values averaged,
-    {percent[ROW]} and {value[ROW]} the mean of a row.
+    the values of another label that all rows with a weight have; values in `among` must be there.
     """
 
     experiment: str
@@ -244,10 +257,15 @@ class Contrast:
     among: Sequence[Any] = ()
     rule: Bounds = ABOVE
     planned: bool = False
-    text: str = "{gap}"
-    unit: float = 100
-    digits: int = 2
-    suffix: str = " points"
+    text: str = "{gap} points{other}"
+    show: Callable[[Estimate, float], str] = points
+
+    def __call__(self, results: Results) -> Judgement:
+        tables = self.tables(results)
+        if not tables:
+            raise results.missing(self.experiment)
+        how: dict[str, Any] = {"planned": self.planned, "show": self.show, "over": len(tables)}
+        return compared(results, self.experiment, mean_of(tables), self.weights, self.rule, self.text, **how)
 
     def tables(self, results: Results) -> list[pd.DataFrame]:
         """Rows × seeds: one table, or one for each value of `over`."""
@@ -261,24 +279,6 @@ class Contrast:
             raise NotMeasured(f"gcalign reproduce {self.experiment} scale={results.scale}")
         every = [whole.loc[place] for place in places]
         return [part for part in every if all(row in part.index for row in self.weights)]
-
-    def __call__(self, results: Results) -> Judgement:
-        tables = self.tables(results)
-        if not tables:
-            raise results.missing(self.experiment)
-        table = mean_of(tables)
-        if self.planned:
-            table = only_planned(results, self.experiment, table, self.weights)
-        difference = results.compared(self.experiment, table, self.weights)
-        # str.format takes {percent[2]} for a number and {percent[0.05]} for a text
-        means = {key: e.mean for row, e in estimates(table).items() for key in (row, str(row))}
-        text = self.text.format(
-            gap=difference.text(self.unit, self.digits, self.suffix, planned=self.planned),
-            over=len(tables),
-            percent={row: f"{100 * mean:.1f}" for row, mean in means.items()},
-            value={row: f"{mean:.3f}" for row, mean in means.items()},
-        )
-        return difference.judged(self.rule, text, planned=self.planned)
 
 
 def planned_seeds(experiment: str, scale: str) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab import files
-from gcalign.lab.experiments.engine.records import seeds, values
+from gcalign.lab.experiments.engine.records import by_seed, check_any, seeds, values
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates
 
 if TYPE_CHECKING:
@@ -131,10 +131,13 @@ def accuracy_of(records: pd.DataFrame, name: str) -> str:
     return taken[0]
 
 
-def check_any(things: Sized, name: str, what: str) -> None:
-    """That there is something to draw."""
-    if not len(things):
-        raise ValueError(f"{name} needs records of {what}, and there is none; `gcalign reproduce {name}` makes them")
+def protocols(records: pd.DataFrame, name: str, *labels: str) -> dict[str, pd.DataFrame]:
+    """The accuracies in % by the scale's probe and by nearest neighbours, as far as there are any."""
+    measures = dict.fromkeys((accuracy_of(records, name), "knn"))
+    tables = {m: by_seed(records, m, *labels, unit=100) for m in measures}
+    shown = {m: table for m, table in tables.items() if len(table)}
+    check_any(shown, name, " and ".join(labels))
+    return shown
 
 
 @dataclass

@@ -137,7 +137,10 @@ class Computing:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Jobs, or numbers to compute, and a drawing of the records they leave; what it claims is judged by them."""
+    """Jobs, or numbers to compute, and a drawing of the records they leave; what it claims is judged by them.
+
+    One without either is drawn from the library alone.
+    """
 
     name: str
     draw: Draw
@@ -151,8 +154,8 @@ class Experiment:
 
     @property
     def does(self) -> str:
-        """One line, for --help: the docstring of what makes its jobs or its numbers."""
-        text = " ".join(((self.jobs or self.compute).__doc__ or "").split()).rstrip(".")
+        """One line, for --help: the docstring of what makes its jobs or its numbers, else of its drawing."""
+        text = " ".join(((self.jobs or self.compute or self.draw).__doc__ or "").split()).rstrip(".")
         return text if text[1:2].isupper() else text[:1].lower() + text[1:]  # CIFAR-10 stays as it is
 
     def at(self, scale: str, overrides: Sequence[str] = ()) -> Scale:

@@ -6,11 +6,13 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gcalign.lab import files
 from gcalign.lab.experiments.engine import records
-from gcalign.lab.experiments.engine.experiment import Job, Scale
+from gcalign.lab.experiments.engine.experiment import DOMAINS, Job, Scale
 from gcalign.lab.experiments.engine.records import Record
+from gcalign.lab.provenance import commit
 from gcalign.lab.words import quoted
 
 if TYPE_CHECKING:
@@ -42,24 +44,35 @@ def _named(words: tuple[str, ...], seed: int, runs: str) -> Run:
     return Run.of(config_of(Job({}, words, (), seed), runs))
 
 
-def keys(job: Job, scale: Scale) -> list[str]:
-    """Under which the job's measurements are kept."""
-    from gcalign.lab.experiments.engine.measures import key
+def key(name: str, scale: Scale) -> str:
+    """Under which a measurement is kept: its name and what of the scale it depends on."""
+    reads: dict[str, Any] = {"cifar10c": scale.corrupted}
+    if scale.splits > 1:
+        reads |= dict.fromkeys(("linear-fast", "validation"), f"{scale.splits} splits")
+    if name.startswith(DOMAINS):
+        reads[name] = dict(scale.readout)
+    return f"{name} {reads[name]}" if name in reads else name
 
+
+def keys(job: Job, scale: Scale) -> list[str]:
     return [key(name, scale) for name in job.measures]
+
+
+def kept(run: Run) -> dict[str, list[Record]]:
+    """What has been measured of a run already."""
+    lines = {line["key"]: line["findings"] for line in run.results() if line["kind"] == "measure"}
+    return {key: [Record(**content) for content in contents] for key, contents in lines.items()}
 
 
 def finished(job: Job, scale: Scale, runs: str) -> bool:
     """Trained, and everything measured."""
-    from gcalign.lab.experiments.engine.measures import kept
-
     run = run_of(job, runs)
     return run.done and set(keys(job, scale)) <= kept(run).keys()
 
 
 def do(job: Job, scale: Scale, runs: str) -> bool:
     """Train and measure; False if another process is at it."""
-    from gcalign.lab.experiments.engine.measures import loaded, measure
+    from gcalign.lab.experiments.engine.measures import MeasuredRun, loaded, measure_named
     from gcalign.lab.training.owner import BusyError, owned
     from gcalign.lab.training.train import train
 
@@ -72,16 +85,24 @@ def do(job: Job, scale: Scale, runs: str) -> bool:
                 if not run.done:
                     images = None if config.data.paired else loaded(config.data, "train")
                     train(config, images=images, quiet=True)
-                measure(run, job.measures, scale, config)
+                subject, have = MeasuredRun(run, scale, config), kept(run)
+                for name in job.measures:
+                    if key(name, scale) not in have:
+                        line = {"kind": "measure", "key": key(name, scale)}
+                        made = [_finding(record) for record in measure_named(name)(subject)]
+                        files.append_json_lines(run.results_file, [line | {"findings": made}])
     except BusyError:
         return False
     return True
 
 
+def _finding(r: Record) -> dict[str, Any]:
+    """A record as a run's own results have it: without what its job knows."""
+    return {"measure": r.measure, "value": r.value, "labels": r.labels, "about": {**r.about, "commit": commit()}}
+
+
 def records_of(experiment: str, job: Job, scale: Scale, runs: str) -> list[Record]:
     """The measurements of a finished job as lines of a result file."""
-    from gcalign.lab.experiments.engine.measures import kept
-
     run = run_of(job, runs)
     have = kept(run)
     return [

@@ -87,7 +87,7 @@ def _counted(judgements: Sequence[Judgement], words: Sequence[Word]) -> str:
 
 def markdown(judgements: Sequence[Judgement], results: Results, proofs: Sequence[verify.ClaimCheck] = ()) -> str:
     """The ledger as a page; the same results give the same bytes."""
-    scale = results.scale
+    scale, families = results.scale, dict.fromkeys(j.family for j in judgements)
     parts = [
         "# Claims",
         f"What the paper claims about its experiments, and what our result files of scale `{scale}` say. Written by "
@@ -111,15 +111,14 @@ def markdown(judgements: Sequence[Judgement], results: Results, proofs: Sequence
         "exploratory, too.",
         "**E1 to E5** are our own experiments, [planned](plan.md) before their runs. Here the first brackets are the "
         "paired interval, and its p decides. Each section is corrected as one family. Nothing is judged before all "
-        "planned seeds are done. In E1, other pairs are mismatched at every step, by exchanging second views within "
-        "the batch: the right partner is always there, as a negative.",
+        + " ".join(["planned seeds are done.", *(family.note for family in families if family.note)]),
         f"Result files: {', '.join(f'`{name}`' for name in results.frames) or 'none yet'}.",
     ]
-    for family in dict.fromkeys(j.family for j in judgements):
+    for family in families:
         rows = ["| verdict | claim | paper | found | basis | p | where |", "|---|---|---|---|---|---|---|"]
         for j in (j for j in judgements if j.family == family):
             assert j.claim is not None
-            cells = (j.claim.says, j.claim.paper, j.result, j.basis, j.ps, f"`{j.claim.where}`")
+            cells = (j.claim.says, j.claim.paper, j.result, j.basis, j.ps, f"`{j.claim.place}`")
             rows.append(f"| **{j.verdict}** | {' | '.join(map(escaped, cells))} |")
         parts += [f"## {family.title}", "\n".join(rows)]
     parts.append("## Theorems")

@@ -26,12 +26,11 @@ from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import Result, domain_probe, evaluate, extract, leave_one_domain_out
 from gcalign.lab.evaluation.protocols import linear_fast
 from gcalign.lab.evaluation.retrieval import EmbeddedColumns, Retrieved, retrieval
-from gcalign.lab.experiments.engine.experiment import Scale, own_measures
+from gcalign.lab.experiments.engine.experiment import DOMAINS, Scale, own_measures
 from gcalign.lab.experiments.engine.records import Record
 from gcalign.lab.models import outside
 from gcalign.lab.models.state import evaluating
 from gcalign.lab.outside import imported
-from gcalign.lab.provenance import commit
 from gcalign.lab.training import probe
 from gcalign.lab.training.baselines import Baseline
 from gcalign.lab.training.config import Config, Data
@@ -335,12 +334,9 @@ MEASURES: dict[str, Measure] = {
     "validation": _validation,
     "cifar10c": _cifar10c,
     "align-uniform": _align_uniform,
-    **{_of("domain", which): partial(_domain, which=which) for which in ENCODERS},
-    **{_of("across-domains", which): partial(_across, which=which) for which in ENCODERS},
+    **{_of(DOMAINS[0], which): partial(_domain, which=which) for which in ENCODERS},
+    **{_of(DOMAINS[1], which): partial(_across, which=which) for which in ENCODERS},
 }
-
-
-# --- measuring -----------------------------------------------------------------------------------------------------
 
 
 def measure_named(name: str) -> Measure:
@@ -349,32 +345,3 @@ def measure_named(name: str) -> Measure:
         return imported("measure", name, "it must be a function of a module that Python finds here")
     known = MEASURES | own_measures()
     return known[one_of("measure", name, known)]
-
-
-def key(name: str, scale: Scale) -> str:
-    """Under which a measurement is kept: its name and what of the scale it depends on."""
-    reads: dict[str, Any] = {"cifar10c": scale.corrupted}
-    if scale.splits > 1:
-        reads |= dict.fromkeys(("linear-fast", "validation"), f"{scale.splits} splits")
-    reads |= {_of(what, which): dict(scale.readout) for what in ("domain", "across-domains") for which in ENCODERS}
-    return f"{name} {reads[name]}" if name in reads else name
-
-
-def kept(run: Run) -> dict[str, list[Record]]:
-    """What has been measured of a run already."""
-    lines = {line["key"]: line["findings"] for line in run.results() if line["kind"] == "measure"}
-    return {key: [Record(**content) for content in contents] for key, contents in lines.items()}
-
-
-def measure(run: Run, names: tuple[str, ...], scale: Scale, config: Config) -> None:
-    """Whatever of `names` is not kept yet, of a run that this process owns; `config` is what a command named."""
-    have = kept(run)
-    subject = MeasuredRun(run, scale, config)
-    for name in names:
-        if key(name, scale) not in have:
-            made = [
-                {"measure": r.measure, "value": r.value, "labels": r.labels, "about": {**r.about, "commit": commit()}}
-                for r in measure_named(name)(subject)
-            ]
-            line = {"kind": "measure", "key": key(name, scale), "findings": made}
-            files.append_json_lines(run.results_file, [line])

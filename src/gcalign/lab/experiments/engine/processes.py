@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing as mp
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -18,7 +18,6 @@ from multiprocessing.process import BaseProcess
 
 from gcalign.lab.experiments.engine.experiment import Job, Scale
 from gcalign.lab.experiments.engine.jobs import do, finished
-from gcalign.lab.experiments.engine.progress import SweepProgress
 
 PATIENCE = 2.0  # seconds before a run that another process is training is looked at again
 FAREWELL = 30.0  # seconds for workers to stop after Ctrl-C
@@ -68,27 +67,30 @@ class Worker:
     """A pool of one process: if a job kills it, the others go on."""
 
     def __init__(self, threads: int, device: str | None) -> None:
-        self.start = functools.partial(_started, threads, device)
-        self.pool, self.process = self.start()
+        self.prepared = threads, device
+        self.start()
+
+    def start(self) -> None:
+        before, context = mp.active_children(), mp.get_context("spawn")
+        self.pool = ProcessPoolExecutor(1, context, initializer=_prepare, initargs=self.prepared)
+        self.pool.submit(os.getpid)  # starts the process
+        (self.process,) = (process for process in mp.active_children() if process not in before)
 
     def give(self, job: Job, work: Do, scale: Scale, runs: str) -> Future[bool]:
         self.job, self.since = job, time.monotonic()
         return self.pool.submit(work, job, scale, runs)
 
-    def replace(self) -> str:
-        """Another process for one that died, and what is known of the first."""
-        self.process.join()
-        message = f"its process ended with code {self.process.exitcode}; too little memory, perhaps: try jobs=1"
-        self.pool, self.process = self.start()
-        return message
-
-
-def _started(threads: int, device: str | None) -> tuple[ProcessPoolExecutor, BaseProcess]:
-    before, context = mp.active_children(), mp.get_context("spawn")
-    pool = ProcessPoolExecutor(1, context, initializer=_prepare, initargs=(threads, device))
-    pool.submit(os.getpid)  # starts the process
-    (process,) = (process for process in mp.active_children() if process not in before)
-    return pool, process
+    def result(self, future: Future[bool]) -> tuple[bool, str]:
+        """Whether the job is done, and what went wrong; a process that died is replaced."""
+        try:
+            return future.result(), ""
+        except BrokenProcessPool:
+            self.process.join()
+            code = self.process.exitcode
+            self.start()
+            return False, f"its process ended with code {code}; too little memory, perhaps: try jobs=1"
+        except Exception as error:  # a job that fails stops no other
+            return False, f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def sweep(
@@ -122,14 +124,9 @@ def sweep(
                 if not running:
                     time.sleep(PATIENCE / 10)
                 for future in wait(running, PATIENCE, FIRST_COMPLETED).done:
-                    worker, message = running.pop(future), ""
+                    worker = running.pop(future)
                     idle.append(worker)
-                    try:
-                        is_done = future.result()
-                    except BrokenProcessPool:
-                        message = worker.replace()
-                    except Exception as error:  # a job that fails stops no other
-                        message = f"{type(error).__name__}: {error}".splitlines()[0]
+                    is_done, message = worker.result(future)
                     if message:
                         failures.append(Failure(worker.job, message))
                     elif not is_done:
@@ -168,3 +165,50 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+# --- how far a sweep is ----------------------------------------------------------------------------------------------
+
+
+class SweepProgress:
+    """A bar in a terminal, a line for each job elsewhere."""
+
+    def __init__(self, title: str, total: int, done: int, workers: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self.title, self.total, self.done, self.workers = title, total, done, workers
+        self.times: list[float] = []
+        shown = ("{task.fields[left]}", "[dim]{task.fields[running]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *map(TextColumn, shown))
+        self.bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+        self.task = self.bar.add_task(title, total=total, completed=done, left="", running="")
+
+    def __enter__(self) -> SweepProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def running(self, jobs: Sequence[Job]) -> None:
+        self.bar.update(self.task, running=" · ".join(map(called, jobs)))
+
+    def ended(self, job: Job, seconds: float, message: str) -> None:
+        self.done += 1
+        self.times.append(seconds)
+        left = _span(sum(self.times) / len(self.times) * (self.total - self.done) / self.workers)
+        self.bar.update(self.task, completed=self.done, left=left)
+        if self.bar.disable:
+            how = f"failed: {message}" if message else f"{seconds:.0f} s"
+            print(f"{self.title} {self.done}/{self.total}  {called(job)}: {how}; {left} left", flush=True)
+
+
+def called(job: Job) -> str:
+    """A job in a few words."""
+    return " ".join([*(str(value) for key, value in job.labels.items() if key != "data"), f"seed {job.seed}"])
+
+
+def _span(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,6 +145,12 @@ def values(frame: pd.DataFrame, label: str) -> list[Any]:
 def seeds(frame: pd.DataFrame) -> list[int]:
     """The seeds, sorted."""
     return sorted(int(seed) for seed in frame["seed"].unique() if seed != NO_SEED)
+
+
+def check_any(things: Sized, name: str, what: str) -> None:
+    """That there is something to show."""
+    if not len(things):
+        raise ValueError(f"{name} needs records of {what}, and there is none; `gcalign reproduce {name}` makes them")
 
 
 def probe(frame: pd.DataFrame) -> str:

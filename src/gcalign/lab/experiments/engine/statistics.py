@@ -78,19 +78,6 @@ def estimates(table: pd.DataFrame) -> dict[Any, Estimate]:
     return {row: Estimate.of(by) for row, by in table.iterrows() if by.notna().any()}
 
 
-def difference(a: pd.Series, b: pd.Series) -> Estimate | None:
-    """a − b, paired by seed; None where no seed has both."""
-    gaps = (a - b).dropna()
-    return Estimate.of(gaps) if len(gaps) else None
-
-
-def row(table: pd.DataFrame, at: Any) -> pd.Series:
-    """A row of a table by seed; without values where the table has no such row."""
-    import pandas as pd
-
-    return table.loc[at] if at in table.index else pd.Series(math.nan, index=table.columns)
-
-
 def mean_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The mean of several tables, seed by seed, where all of them have a value."""
     total = tables[0]
@@ -133,6 +120,17 @@ def contrast(table: pd.DataFrame, weights: Mapping[Any, float], *, pooled: bool 
 # --- many at a time ------------------------------------------------------------------------------------------------
 
 
+def differences(table: pd.DataFrame, base: Any, rows: Iterable[Any], *, pooled: bool = False) -> dict[Any, Estimate]:
+    """Each of the rows less `base`, of those that have a seed in common with it."""
+    gaps = {at: contrast(table, {at: 1, base: -1}, pooled=pooled) for at in rows if at != base}
+    return {at: e for at, e in gaps.items() if e is not None}
+
+
+def adjusted(known: Mapping[Any, Estimate]) -> dict[Any, float]:
+    """Holm's p of each, against zero."""
+    return dict(zip(known, holm([e.p() for e in known.values()]), strict=True))
+
+
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values: all those below α together are wrong with probability at most α."""
     adjusted, largest = [0.0] * len(ps), 0.0
@@ -155,7 +153,7 @@ def signed(x: float, digits: int = 2) -> str:
     return f"{x:+.{digits}f}".replace("-", "−")
 
 
-def points(e: Estimate, unit: float = 100, digits: int = 2, level: float = LEVEL) -> str:
+def points(e: Estimate, level: float = LEVEL, unit: float = 100, digits: int = 2) -> str:
     """+1.01 [+0.52, +1.50], in percentage points unless another unit is given; one seed has no interval."""
     if not e.df:
         return signed(unit * e.mean, digits)

@@ -35,26 +35,16 @@ _SYMBOLS = {
 }
 
 
-class Best(str):
-    """The text of a cell that is the best of its column."""
+Rank = Literal["", "best", "second"]  # of its column
+Cell = str | tuple[str, Rank]
+_MARKS = {"": ("{}", "{}"), "best": ("**{}**", r"\textbf{{{}}}"), "second": ("_{}_", r"\underline{{{}}}")}
 
 
-class Second(str):
-    """Likewise, the second."""
-
-
-def marked(text: str, mark: Literal["", "best", "second"]) -> str:
-    """The text of a cell, with its rank."""
-    return {"": str, "best": Best, "second": Second}[mark](text)
-
-
-_MARKS = {Best: ("**{}**", r"\textbf{{{}}}"), Second: ("_{}_", r"\underline{{{}}}")}
-
-
-def _forms(cell: str) -> tuple[str, str]:
+def _forms(cell: Cell) -> tuple[str, str]:
     """A cell in Markdown and in LaTeX."""
-    markdown, latex = _MARKS.get(type(cell), ("{}", "{}"))
-    return markdown.format(escaped(cell)), latex.format(tex(cell))
+    text, rank = cell if isinstance(cell, tuple) else (cell, "")
+    markdown, latex = _MARKS[rank]
+    return markdown.format(escaped(text)), latex.format(tex(text))
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,7 @@ class Sheet:
 
     name: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Cell]]
     notes: Sequence[str]
     groups: Sequence[tuple[str, int]] = ()
 

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 from gcalign.lab import paper
 from gcalign.lab.experiments.engine.claims import ALPHA, EmpiricalClaim, Judgement, Results, Word
 from gcalign.lab.experiments.engine.experiment import EXTREME, VIEWS, Draw
-from gcalign.lab.experiments.engine.records import by_seed, probe, values
+from gcalign.lab.experiments.engine.records import by_seed, check_any, probe, values
 from gcalign.lab.experiments.engine.statistics import (
     Estimate,
+    adjusted,
     contrast,
-    difference,
+    differences,
     estimates,
-    holm,
     mean_of,
-    row,
     welch,
 )
-from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, gap, listed, marked, percent, settings
+from gcalign.lab.experiments.engine.tables import NOTHING, Cell, Sheet, gap, listed, percent, settings
 from gcalign.lab.experiments.paper import ACCURACY
 from gcalign.lab.paper import METHODS, NAMES
 
@@ -111,17 +110,16 @@ def comparison(name: str, label: str, columns: Sequence[Column]) -> Draw:
 
 def _compared(name: str, label: str, columns: Sequence[Column], records: pd.DataFrame) -> Sheet:
     shown = {c.name: table for c in columns if len(table := c.ours(records))}
-    if not shown:
-        raise ValueError(f"{name} has no records to show; `gcalign reproduce {name} scale=small` makes some")
+    check_any(shown, name, "accuracy by method and setting")
     own = [c for c in columns if c.name in shown]
     every = sorted({int(s) for table in shown.values() for s in table})
     ranked = {c: _ranked(estimates(table), len(every)) for c, table in shown.items()}
     twins = dict(paper.PAIRS)
-    rows = []
+    rows: list[list[Cell]] = []
     for m in METHODS:
         rows.append([NAMES[m], *(ranked[c].get(m, NOTHING) for c in shown)])
         if m in twins:
-            gaps = [difference(row(table, m), row(table, twins[m])) for table in shown.values()]
+            gaps = [contrast(table, {m: 1, twins[m]: -1}) for table in shown.values()]
             rows.append([f"Δ = {NAMES[m]} − {NAMES[twins[m]]}", *map(gap, gaps)])
     groups = {c.group: sum(other.group == c.group for other in own) for c in own}
     measures = {probe(records) if c.measure == PROBE else c.measure for c in own}
@@ -139,14 +137,14 @@ def _compared(name: str, label: str, columns: Sequence[Column], records: pd.Data
     return Sheet(name, ["Method", *shown], rows, notes, [g for g in groups.items() if g[0]])
 
 
-def _ranked(column: Mapping[str, Estimate], seeds: int) -> dict[str, str]:
+def _ranked(column: Mapping[str, Estimate], seeds: int) -> dict[str, Cell]:
     """Cells of one column; ranks are those of the numbers as printed, so ties share them."""
     printed = {m: round(100 * e.mean, 2) for m, e in column.items()}
     best, second, *_ = [*sorted(set(printed.values()), reverse=True), math.nan, math.nan]
-    cells = {}
+    cells: dict[str, Cell] = {}
     for m, e in column.items():
         text = percent(e) + (f" (n = {e.n})" if e.n < seeds else "")
-        cells[m] = marked(text, "best" if printed[m] == best else "second" if printed[m] == second else "")
+        cells[m] = (text, "best" if printed[m] == best else "second" if printed[m] == second else "")
     return cells
 
 
@@ -172,7 +170,7 @@ def claims_best(label: str, where: str, says: str, columns: Sequence[Column], *e
         return _best(results, columns, *experiments)
 
     mended = all(c.measure == CORRUPTED for c in columns)
-    return EmpiricalClaim(ACCURACY, f"GCA-UOT best{label}", where, says, text, judge, mended)
+    return EmpiricalClaim(ACCURACY, f"GCA-UOT best{label}", says, judge, where, text, mended)
 
 
 def _best(results: Results, columns: Sequence[Column], *experiments: str) -> Judgement:
@@ -181,21 +179,18 @@ def _best(results: Results, columns: Sequence[Column], *experiments: str) -> Jud
     tables = {c.name: table for c in led if method in (table := c.ours(records)).index}
     if not tables:
         raise results.missing(experiments[0])
-    leads, clear, rivals = [], [], []
+    leads, clear = [], []
+    rivals: dict[tuple[str, str], Estimate] = {}
     for name, table in tables.items():
-        gaps = {m: contrast(table, {method: 1, m: -1}, pooled=True) for m in table.index if m != method}
-        known = {m: e for m, e in gaps.items() if e is not None}
+        gaps = differences(table, method, table.index, pooled=True)  # of the rivals
         means = estimates(table)
-        leads += [name] if all(means[method].mean > means[m].mean for m in known) else []
+        leads += [name] if all(means[method].mean > means[m].mean for m in gaps) else []
         # each at 95 %: all of them must be passed, so there is nothing to correct
-        wins = [e.mean > 0 and e.p() <= ALPHA for e in known.values()]
+        wins = [e.mean < 0 and e.p() <= ALPHA for e in gaps.values()]
         clear += [name] if wins and all(wins) else []
-        rivals += [(name, m, e) for m, e in known.items()]
+        rivals |= {(name, m): e for m, e in gaps.items()}
     # one loss in many comparisons is no loss yet
-    adjusted = holm([e.p() for *_, e in rivals])
-    beaten = [
-        f"{at} by {NAMES[m]}" for (at, m, e), p in zip(rivals, adjusted, strict=True) if e.mean < 0 and p <= ALPHA
-    ]
+    beaten = [f"{at[0]} by {NAMES[at[1]]}" for at, p in adjusted(rivals).items() if rivals[at].mean > 0 and p <= ALPHA]
     text = f"highest mean in {len(leads)} of {len(tables)} columns ({', '.join(leads) or 'none'})"
     text += f"; better than every other method in {len(clear)}"
     text += f"; beaten (Holm over all comparisons) in {', '.join(beaten)}" if beaten else ""

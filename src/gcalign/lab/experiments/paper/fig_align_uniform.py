@@ -7,26 +7,25 @@ control, since the search may give a method and its GCA version different ε.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcalign.lab.experiments.engine.claims import BELOW, Contrast, EmpiricalClaim, Judgement, Results
+from gcalign.lab.experiments.engine.claims import BELOW, Contrast, EmpiricalClaim, Judgement, Results, plainly
 from gcalign.lab.experiments.engine.drawing import (
     DOUBLE,
     INK,
     SETTINGS,
     bars,
-    check_any,
     letter,
     look,
     ordered,
     page,
 )
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, value_of, views
-from gcalign.lab.experiments.engine.records import by_seed, having
-from gcalign.lab.experiments.engine.statistics import Estimate, estimates
+from gcalign.lab.experiments.engine.records import by_seed, check_any, having
+from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.experiments.paper import QUALITY
 from gcalign.lab.paper import METHODS, NAMES, PAIRS
 
@@ -36,24 +35,11 @@ if TYPE_CHECKING:
 
 ON = {"clean": "clean images", "corrupted": "corrupted images"}
 STD = "± 1 standard deviation over seeds"
-Cells = dict[tuple[Any, ...], Estimate]
 
 
 def jobs(scale: Scale, chosen: Chosen) -> list[Job]:
     """Alignment and uniformity of each method, on clean and corrupted images."""
     return grid(scale, chosen, ("align-uniform",), METHODS, views())
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """What both drawings of alignment and uniformity are made of."""
-
-    records: pd.DataFrame
-    above: Cells  # alignment, by on, setting and method
-    below: Cells  # uniformity
-    on: list[str]
-    settings: list[str]
-    methods: list[str]
 
 
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
@@ -64,34 +50,43 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     check_any(keys, "fig-align-uniform", "alignment and uniformity by on, setting and method")
     on, settings = ordered((k[0] for k in keys), ON), ordered((k[1] for k in keys), SETTINGS)
     methods = ordered(k[2] for k in keys)
-    by = _Measured(records, above, below, on, settings, methods)
-    return _bars(by, folder) + _plane(by, folder)
-
-
-def _bars(by: _Measured, folder: Path) -> list[Path]:
-    with page(folder, "fig-align-uniform", DOUBLE, 0.8 + 2.2 * len(by.on)) as made:
-        panels = made.figure.subplots(len(by.on), 1, sharex=True, squeeze=False)[:, 0]
-        for row, (axes, where) in enumerate(zip(panels, by.on, strict=True)):
-            for cells in (by.above, by.below):
-                for place, method in enumerate(by.methods):
-                    along = 0.88 * ((place + 0.5) / len(by.methods) - 0.5)
-                    places = {k + along: (where, setting, method) for k, setting in enumerate(by.settings)}
+    with page(folder, "fig-align-uniform", DOUBLE, 0.8 + 2.2 * len(on)) as made:
+        panels = made.figure.subplots(len(on), 1, sharex=True, squeeze=False)[:, 0]
+        for row, (axes, where) in enumerate(zip(panels, on, strict=True)):
+            for cells in (above, below):
+                for place, method in enumerate(methods):
+                    along = 0.88 * ((place + 0.5) / len(methods) - 0.5)
+                    places = {k + along: (where, setting, method) for k, setting in enumerate(settings)}
                     shown = {x: cells[at] for x, at in places.items() if at in cells}
-                    bars(axes, shown, 0.75 / len(by.methods), look(method))
+                    bars(axes, shown, 0.75 / len(methods), look(method))
             _two_scales(axes)
-            axes.set_xlim(-0.5, len(by.settings) - 0.5)
-            axes.set_xticks(range(len(by.settings)), [SETTINGS.get(s, s) for s in by.settings])
+            axes.set_xlim(-0.5, len(settings) - 0.5)
+            axes.set_xticks(range(len(settings)), [SETTINGS.get(s, s) for s in settings])
             axes.tick_params(axis="x", length=0)
             axes.grid(visible=False, axis="x")
             letter(axes, row, ON.get(where, where))
-        made.legend(by.methods)
+        made.legend(methods)
         note = (
             "Alignment (above the line): mean squared distance of two views. Uniformity (below, on its own scale): log "
             "mean Gaussian potential of different images. Lower is better for both: short bars above, long bars below. "
             "Bars are in the legend's order."
         )
-        made.caption(by.records, note, spread=STD)
-    return made.paths
+        made.caption(records, note, spread=STD)
+    with page(folder, "fig-align-uniform-plane", DOUBLE, 0.9 + 1.75 * len(on)) as plane:
+        grid = plane.figure.subplots(len(on), len(settings), sharex="row", sharey="row", squeeze=False)
+        for k, (axes, (where, setting)) in enumerate(zip(grid.flat, product(on, settings), strict=True)):
+            for method in (m for m in methods if (where, setting, m) in above and (where, setting, m) in below):
+                x, y = (cells[where, setting, method] for cells in (above, below))
+                error = {"xerr": x.std or None, "yerr": y.std or None, "elinewidth": 0.6}
+                axes.errorbar(x.mean, y.mean, label=look(method).name, **error, **look(method).marks)
+            letter(axes, k, SETTINGS.get(setting, setting))
+        for row, where in zip(grid, on, strict=True):
+            row[0].set_ylabel(f"{ON.get(where, where)}\nuniformity (← better)")
+        for axes in grid[-1]:
+            axes.set_xlabel("alignment (← better)")
+        plane.legend(methods)
+        plane.caption(records, "Lower is better for both.", spread=f"bars: {STD}")
+    return made.paths + plane.paths
 
 
 def _two_scales(axes: Axes) -> None:
@@ -120,28 +115,6 @@ def _two_scales(axes: Axes) -> None:
         axes.text(-0.055, at, name, transform=axes.transAxes, rotation=90, ha="right", va="center")
 
 
-def _plane(by: _Measured, folder: Path) -> list[Path]:
-    with page(folder, "fig-align-uniform-plane", DOUBLE, 0.9 + 1.75 * len(by.on)) as made:
-        grid = made.figure.subplots(len(by.on), len(by.settings), sharex="row", sharey="row", squeeze=False)
-        for row, where in enumerate(by.on):
-            for column, setting in enumerate(by.settings):
-                axes = grid[row][column]
-                for method in by.methods:
-                    x, y = (cells.get((where, setting, method)) for cells in (by.above, by.below))
-                    if x is None or y is None:
-                        continue
-                    style = look(method).marks
-                    error = {"xerr": x.std or None, "yerr": y.std or None, "elinewidth": 0.6}
-                    axes.errorbar(x.mean, y.mean, label=look(method).name, **error, **style)
-                letter(axes, row * len(by.settings) + column, SETTINGS.get(setting, setting))
-            grid[row][0].set_ylabel(f"{ON.get(where, where)}\nuniformity (← better)")
-        for axes in grid[-1]:
-            axes.set_xlabel("alignment (← better)")
-        made.legend(by.methods)
-        made.caption(by.records, "Lower is better for both.", spread=f"bars: {STD}")
-    return made.paths
-
-
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
@@ -157,10 +130,8 @@ def lower(results: Results, measure: str, on: str, a: str, b: str) -> Judgement:
         at={"on": on},
         over="setting",
         rule=BELOW,
-        text="{gap}, mean of {over} settings",
-        unit=1,
-        digits=3,
-        suffix="",
+        text="{gap}{other}, mean of {over} settings",
+        show=plainly,
     )
     judgement, records = contrast(results), results.of("fig-align-uniform")
     eps = {m: _eps(having(records, method=m)) for m in (a, b)}
@@ -182,10 +153,10 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             QUALITY,
             f"{measure} {NAMES[a]}, {on}",
-            "app:representation",
             f"{NAMES[a]} improves {measure} over {NAMES[b]} on {images} (lower is better)",
-            "“in general” (a bar chart, no numbers)",
             partial(lower, measure=measure, on=on, a=a, b=b),
+            "app:representation",
+            "“in general” (a bar chart, no numbers)",
         )
         for a, b in PAIRS
         for measure in ("alignment", "uniformity")

@@ -12,7 +12,7 @@ from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Judgement, Results
 from gcalign.lab.experiments.engine.drawing import DOUBLE, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
-from gcalign.lab.experiments.engine.records import Record, by_seed
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.experiments.paper import PLANS
 from gcalign.lab.experiments.paper.plans import matrices, measured_plan, recorded
@@ -53,7 +53,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     from matplotlib.colors import LogNorm
 
     plans = {(record["method"], float(record["eps"])): record["about"]["log_plan"] for record in recorded(records)}
-    drawing.check_any(plans, "fig-epsilon", "plan by method and eps")
+    check_any(plans, "fig-epsilon", "plan by method and eps")
     methods, epsilons = ordered(key[0] for key in plans), sorted({key[1] for key in plans})
     shown = {
         f"{m} {{:,.{digits}f}}": estimates(by_seed(records, m, "method", "eps"))
@@ -112,10 +112,10 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             PLANS,
             "ε smooths",
-            "sec:otppm, fig:epsilon_study",
             "ε controls the amount of smoothing: the plan's entropy rises with ε",
-            "a picture",
             smoother,
+            "sec:otppm, fig:epsilon_study",
+            "a picture",
         ),
     ]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine.drawing import DOUBLE, letter, page
-from gcalign.lab.experiments.engine.experiment import Computing, Experiment
-from gcalign.lab.experiments.engine.records import Record
+from gcalign.lab.experiments.engine.experiment import Experiment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,13 +21,8 @@ PAPER_PROX = (0.85, 0.85, 1.45)  # what fig:proximal says V2 goes to
 RELAXED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 
-def compute(of: Computing) -> Iterator[list[Record]]:
-    """What a proximal operator does."""
-    yield from ()
-
-
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
-    """The proximal operator in space and on a line (fig:proximal), and on plans: projections of a 2 × 2 kernel."""
+    """What a proximal operator does."""
     with page(folder, "fig-prox", DOUBLE, 5.6) as made:
         surface = made.figure.add_subplot(2, 2, 1, projection="3d")
         _surface(surface)
@@ -160,4 +154,4 @@ def _fall(axes: Axes, steps: Sequence[Tensor]) -> None:
     axes.legend(loc="upper right")
 
 
-EXPERIMENTS = (Experiment("fig-prox", draw, compute=compute, place=14),)
+EXPERIMENTS = (Experiment("fig-prox", draw, place=14),)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, options
-from gcalign.lab.experiments.engine.records import Record, by_seed
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
                 drawing.log_ticks(axes, list(table.index))
                 if row == 1:
                     axes.set_xlabel(name)
-        drawing.check_any(drawn, "fig-sensitivity", "varied=iterations or varied=eps")
+        check_any(drawn, "fig-sensitivity", "varied=iterations or varied=eps")
         made.figure.align_ylabels(grid[:, 0])
         note = (
             "GCA-INCE. Compactness: mean L2 distance of the encoder's features to their class centre (low: tight); "

@@ -18,17 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from gcalign.lab import paper
 from gcalign.lab.experiments.engine import drawing
-from gcalign.lab.experiments.engine.claims import (
-    BELOW,
-    Bounds,
-    Difference,
-    EmpiricalClaim,
-    Judgement,
-    Results,
-)
+from gcalign.lab.experiments.engine.claims import BELOW, Bounds, EmpiricalClaim, Judgement, Results, compared
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, Look, letter, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, grid, joined, options
-from gcalign.lab.experiments.engine.records import Record, by_seed, having
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates, signed
 from gcalign.lab.experiments.paper import COST
 from gcalign.lab.paper import NAMES, PAIRS
@@ -186,7 +179,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     loss = estimates(by_seed(plain, "step-seconds-loss", "method", unit=per_epoch))
     epoch = by_seed(records, "seconds-per-epoch", "iterations")
     alone = by_seed(records, "step-seconds-loss", "iterations", unit=per_epoch)
-    drawing.check_any(whole or epoch, "fig-time", "seconds-per-epoch")
+    check_any(whole or epoch, "fig-time", "seconds-per-epoch")
     with page(folder, "fig-time", DOUBLE, 2.8) as made:
         first, second, third = made.figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
         methods = ordered(whole)[::-1]
@@ -234,31 +227,21 @@ SIMILAR = Bounds(math.log1p(-0.10), math.log1p(0.10))  # "very similar" is an in
 
 def similar(results: Results, a: str, b: str) -> Judgement:
     """How much longer an epoch of a takes than one of b."""
-    difference = _ratio(results, "seconds-per-epoch", a, b)
-    text = f"an epoch of {NAMES[a]} takes {_percent(difference.pooled, results.level)} more time than one of {NAMES[b]}"
-    return difference.judged(SIMILAR, text + _paired(difference), of="rounds")
+    text = f"an epoch of {NAMES[a]} takes {{gap}} more time than one of {NAMES[b]}{{other}}"
+    return _ratio(results, "seconds-per-epoch", a, b, SIMILAR, text)
 
 
 def faster(results: Results, a: str, b: str) -> Judgement:
     """The same of the loss alone: all else of an epoch is the same for both, so it decides which is faster."""
-    difference, epoch = (_ratio(results, measure, a, b) for measure in ("step-seconds-loss", "seconds-per-epoch"))
-    more = _percent(difference.pooled, results.level)
-    text = f"the loss of {NAMES[a]} takes {more} more time than that of {NAMES[b]}"
-    text += f"{_paired(difference)}; a whole epoch {_percent(epoch.pooled, results.level)}"
-    return difference.judged(BELOW, text, of="rounds")
+    epoch = _ratio(results, "seconds-per-epoch", a, b, BELOW, "{gap}").result
+    text = f"the loss of {NAMES[a]} takes {{gap}} more time than that of {NAMES[b]}{{other}}; a whole epoch {epoch}"
+    return _ratio(results, "step-seconds-loss", a, b, BELOW, text)
 
 
-def _ratio(results: Results, measure: str, a: str, b: str) -> Difference:
+def _ratio(results: Results, measure: str, a: str, b: str, rule: Bounds, text: str) -> Judgement:
     """In logarithms: times multiply, and so does what slows a machine down."""
-    table = by_seed(results.of("fig-time"), measure, "method", iterations=None)
-    return results.compared("fig-time", table.map(math.log), {a: 1, b: -1})
-
-
-def _paired(difference: Difference) -> str:
-    if not difference.paired.df:
-        return ""
-    text = _percent(difference.paired, difference.level)
-    return f"; paired {text[text.index('[') :]}"
+    table = by_seed(results.of("fig-time"), measure, "method", iterations=None).map(math.log)
+    return compared(results, "fig-time", table, {a: 1, b: -1}, rule, text, show=_percent, of="rounds")
 
 
 def _percent(e: Estimate, level: float) -> str:
@@ -272,7 +255,7 @@ def claims() -> Iterator[EmpiricalClaim]:
     where, none = "app:time", "no figure in the text"
     for a, b in PAIRS:
         says = f"{NAMES[a]} has a “very similar run time” as {NAMES[b]} (held: within ± 10 %)"
-        yield EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", where, says, none, partial(similar, a=a, b=b))
+        yield EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", says, partial(similar, a=a, b=b), where, none)
     for a, b, how in (
         ("rince", "ince", "has a lower run time"),
         ("gca-rince", "gca-ince", "has a lower run time"),
@@ -281,7 +264,7 @@ def claims() -> Iterator[EmpiricalClaim]:
     ):
         # by whole epochs none could be told from its rival; the loss alone was looked at after that
         says, judge = f"{NAMES[a]} {how} than {NAMES[b]}", partial(faster, a=a, b=b)
-        yield EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", where, says, none, judge, exploratory=True)
+        yield EmpiricalClaim(COST, f"run time {NAMES[a]}, {NAMES[b]}", says, judge, where, none, exploratory=True)
 
 
 EXPERIMENTS = (Experiment("fig-time", draw, jobs, compute=compute, searched=("gca-ince",), claims=claims, place=7),)

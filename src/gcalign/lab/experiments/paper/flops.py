@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Judgement, Results
 from gcalign.lab.experiments.engine.experiment import Computing, Experiment
-from gcalign.lab.experiments.engine.records import Record, by_seed, series
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, series
 from gcalign.lab.experiments.engine.statistics import estimates, signed
 from gcalign.lab.experiments.engine.tables import NOTHING, Sheet
 from gcalign.lab.experiments.paper import COST
@@ -52,8 +52,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Counted operations of each loss beside the paper's three figures."""
     counts = {key: e.mean for key, e in estimates(by_seed(records, "mflops", "method", "part")).items()}
     counted = [m for m in METHODS if any((m, part) in counts for part in PARTS)]
-    if not counted:
-        raise ValueError("flops has no records to show; `gcalign reproduce flops` makes some")
+    check_any(counted, "flops", "mflops by method and part")
     base = counts.get(("ince", "total"))
     rows = []
     for m in counted:
@@ -111,18 +110,18 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             COST,
             "FLOPs GCA-INCE",
-            WHERE,
             "GCA-INCE has 5 % more FLOPs than INCE (held: in the published code, which was counted)",
-            _printed("gca-ince"),
             partial(in_the_published_code, method="gca-ince", more=0.055),  # 5 % to the nearest one
+            WHERE,
+            _printed("gca-ince"),
         ),
         EmpiricalClaim(
             COST,
             "FLOPs GCA-UOT",
-            WHERE,
             "GCA-UOT saves 30 % of INCE's FLOPs",
-            f"{_printed('gca-uot')}; its INCE multiplies by dense diagonal matrices (`flops published` below)",
             partial(at_most, method="gca-uot", more=MFLOPS["gca-uot"] / MFLOPS["ince"] - 1),
+            WHERE,
+            f"{_printed('gca-uot')}; its INCE multiplies by dense diagonal matrices (`flops published` below)",
         ),
     ]
 

@@ -109,7 +109,7 @@ def _claim(label: str, where: str, says: str, figures: str, rule: Rule) -> Empir
     def judge(results: Results) -> Judgement:
         return rule(PAPER)
 
-    return EmpiricalClaim(PRINTED, label, where, says, figures, judge)
+    return EmpiricalClaim(PRINTED, label, says, judge, where, figures)
 
 
 _TABLE, _TEXT = "tab:new_combine", "Results on Standard Augmentations"

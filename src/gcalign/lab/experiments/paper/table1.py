@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gcalign.lab.experiments.engine.claims import ABOVE, BELOW, Bounds, EmpiricalClaim, Judgement, Results
+from gcalign.lab.experiments.engine.claims import ABOVE, BELOW, Bounds, EmpiricalClaim, Judgement, Results, compared
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid, seed_by_seed, views
 from gcalign.lab.experiments.engine.statistics import mean_of, points, signed
 from gcalign.lab.experiments.paper import ACCURACY, VIEWS
@@ -40,9 +40,7 @@ def jobs(scale: Scale, chosen: Chosen) -> list[Job]:
 def gain(results: Results, k: int, weights: Mapping[str, float], rule: Bounds = ABOVE) -> Judgement:
     """A contrast of the methods in column k."""
     records = results.of("table1")
-    table = standing_in(NEW_COMBINE, records)[k].ours(records)
-    difference = results.compared("table1", table, weights)
-    return difference.judged(rule, difference.text())
+    return compared(results, "table1", standing_in(NEW_COMBINE, records)[k].ours(records), weights, rule)
 
 
 def larger_gains(results: Results) -> Judgement:
@@ -53,8 +51,8 @@ def larger_gains(results: Results) -> Judgement:
     weights = {"gca-rince": 1, "rince": -1, "gca-ince": -1, "ince": 1}
     if not tables:
         raise results.missing("table1")
-    difference = results.compared("table1", mean_of([*tables.values()]), weights)
-    return difference.judged(ABOVE, f"{difference.text(of=' points more for RINCE')}, {', '.join(tables)}")
+    text = f"{{gap}} points more for RINCE{{other}}, {', '.join(tables)}"
+    return compared(results, "table1", mean_of([*tables.values()]), weights, text=text)
 
 
 def _deltas() -> list[EmpiricalClaim]:
@@ -70,7 +68,7 @@ def _deltas() -> list[EmpiricalClaim]:
                 f"{signed(delta)} points",
                 column.measure == CORRUPTED,
             )
-            claims.append(EmpiricalClaim(ACCURACY, label, "tab:new_combine", says, printed, judge, mended))
+            claims.append(EmpiricalClaim(ACCURACY, label, says, judge, "tab:new_combine", printed, mended))
     return claims
 
 
@@ -80,10 +78,10 @@ def _larger_gains() -> EmpiricalClaim:
     return EmpiricalClaim(
         ACCURACY,
         "larger gains for RINCE",
-        "Results on Standard Augmentations",
         "Bigger gains are observed when adding GCA to RINCE than to INCE",
-        f"mean Δ of the four columns {rince} against {ince}",
         larger_gains,
+        "Results on Standard Augmentations",
+        f"mean Δ of the four columns {rince} against {ince}",
     )
 
 
@@ -92,10 +90,10 @@ def _extreme() -> list[EmpiricalClaim]:
         EmpiricalClaim(
             VIEWS,
             f"GCA-UOT, {column.name}",
-            "Introduction",
             f"GCA-UOT excels with extreme augmentations and corrupted data: above INCE on {column.name}",
-            f"{points(column.delta('gca-uot', 'ince'), 1)} points from its table, unpaired",
             partial(gain, k=k, weights={"gca-uot": 1, "ince": -1}),
+            "Introduction",
+            f"{points(column.delta('gca-uot', 'ince'), unit=1)} points from its table, unpaired",
             column.measure == CORRUPTED,
         )
         for k, column in enumerate(NEW_COMBINE)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcalign.lab.experiments.engine.experiment import Computing, Experiment
-from gcalign.lab.experiments.engine.records import Record
+from gcalign.lab.experiments.engine.experiment import Experiment
 from gcalign.lab.experiments.engine.tables import Sheet
 from gcalign.lab.paper import METHODS, NAMES
 
@@ -15,12 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def compute(of: Computing) -> Iterator[list[Record]]:
-    """What each method is made of, read from the methods themselves."""
-    yield from ()
-
-
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
+    """What each method is made of, read from the methods themselves."""
     from gcalign.alignment import Alignment
     from gcalign.geometry import Entropic
     from gcalign.methods import method
@@ -43,4 +37,4 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     return Sheet("table-methods", header, rows, notes).write(folder)
 
 
-EXPERIMENTS = (Experiment("table-methods", draw, compute=compute, place=5),)
+EXPERIMENTS = (Experiment("table-methods", draw, place=5),)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,8 @@ from gcalign.lab.experiments.engine.experiment import (
     joined,
     value_of,
 )
-from gcalign.lab.experiments.engine.records import Record, seeds
-from gcalign.lab.experiments.engine.tables import Sheet, marked
+from gcalign.lab.experiments.engine.records import Record, check_any
+from gcalign.lab.experiments.engine.tables import NOTHING, Cell, Sheet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,103 +163,82 @@ HEADINGS = {"plan": "plan", "csls": "CSLS", "softmax": "softmax", "cosine": "cos
 AUROC, PRECISION = "auroc", "average_precision"
 RIVALS = tuple(score for score in HEADINGS if score != "plan")
 SCORED = [*(f"AUROC {name}" for name in HEADINGS.values()), "AP plan", "AP best other"]  # headings of `_scored`
-Key = tuple[str, str, float]  # embeddings, wrong partners, share
-Cells = Mapping[Key, Mapping[str, "pd.DataFrame"]]  # the records of each score
+CELL = ["data", "wrong", "injected"]  # embeddings, wrong partners, share
 
 
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
-    """A row for each kind of embeddings, of mismatch, and share."""
-    from gcalign.lab.audit.cells import WAYS
-
-    if records.empty:
-        raise ValueError(f"{NAME} has no records to show; `gcalign reproduce {NAME} scale=small` makes some")
-    cells: Cells = {key: dict(list(by.groupby("score"))) for key, by in records.groupby(["data", "wrong", "share"])}
-    order = {kind: k for k, kind in enumerate(WAYS)}
-    keys = sorted(cells, key=lambda key: (key[0], order[key[1]], key[2]))
-    rows = [_row(key, cells[key]) for key in keys]
-    header = ["embeddings", "wrong partners", "share", *SCORED, "flagged", "precision", "expected", "share found"]
-    notes = _notes(records, cells)
-    whole = Sheet(NAME, [*header, "at most"], rows, notes)
-    return [*whole.write(folder), *_brief(keys, cells, notes).write(folder)]
-
-
-def _brief(keys: Sequence[Key], cells: Cells, notes: Sequence[str]) -> Sheet:
-    """A row for each kind of embeddings and of mismatch: means over the shares."""
+    """A row for each kind of embeddings, of mismatch, and share; and one for all shares together."""
     import pandas as pd
 
-    rows = []
-    for data, kind in dict.fromkeys(key[:2] for key in keys):
-        mine = [cells[key] for key in keys if key[:2] == (data, kind)]
-        by = {score: pd.concat([one[score] for one in mine]) for score in mine[0]}
-        shown = _shown(by["plan"], precision=".2f", expected_precision=".2f")
-        error = statistics.fmean(abs(about["share"] - about["mismatched"]) for about in by["plan"]["about"])
-        rows.append([data, kind, *_scored(by, 3), *shown, f"{error:.3f}"])
+    from gcalign.lab.audit.cells import WAYS
+
+    check_any(records, NAME, "auroc by data, wrong, share and score")
+    known = pd.DataFrame([*records["about"]], index=records.index)
+    known["error"] = (known["share"] - known["mismatched"]).abs()
+    labels = records[["data", "wrong", "score", "seed"]].assign(injected=records["share"], auroc=records["value"])
+    every = labels.assign(wrong=pd.Categorical(labels["wrong"], [*WAYS], ordered=True)).join(known)
+    cells, kinds = (_means(every, by) for by in (CELL, CELL[:2]))
+    shown = {"flagged": ".0f", "precision": ".2f", "expected_precision": ".2f", "share": ".3f", "share_at_most": ".3f"}
+    rows = [
+        [*key[:2], *_shown(by, mismatched=".3f"), *_scored(by, 4), *_shown(by, **shown)] for key, by in cells.items()
+    ]
+    header = ["embeddings", "wrong partners", "share", *SCORED, "flagged", "precision", "expected", "share found"]
+    notes = _notes(every, cells)
+    whole = Sheet(NAME, [*header, "at most"], rows, notes)
+    shown = {"precision": ".2f", "expected_precision": ".2f", "error": ".3f"}
+    rows = [[*key, *_scored(by, 3), *_shown(by, **shown)] for key, by in kinds.items()]
     header = ["embeddings", "wrong partners", *SCORED, "precision", "expected", "error of the share"]
     about = f"Means over the shares {', '.join(f'{share:g}' for share in SHARES)}."
-    return Sheet(f"{NAME}-brief", header, rows, [about, *notes[:1]])
+    return [*whole.write(folder), *Sheet(f"{NAME}-brief", header, rows, [about, *notes[:1]]).write(folder)]
 
 
-def _row(key: Key, by: Mapping[str, pd.DataFrame]) -> list[str]:
-    shown = {"flagged": ".0f", "precision": ".2f", "expected_precision": ".2f", "share": ".3f", "share_at_most": ".3f"}
-    return [*key[:2], *_shown(by["plan"], mismatched=".3f"), *_scored(by, 4), *_shown(by["plan"], **shown)]
+def _means(every: pd.DataFrame, by: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
+    """The mean of every number, for each cell: a row for each score."""
+    means = every.groupby([*by, "score"], observed=True).mean(numeric_only=True)
+    return {key: cell.droplevel(by) for key, cell in means.groupby(by, observed=True)}
 
 
-def _scored(by: Mapping[str, pd.DataFrame], digits: int) -> list[str]:
+def _scored(by: pd.DataFrame, digits: int) -> list[Cell]:
     """AUROC of each score with so many digits, then average precision of the plan and of the best other score."""
-    means = {score: round(_mean(by[score], AUROC), digits) for score in HEADINGS}
-    plan, rival = _mean(by["plan"], PRECISION), max(_mean(by[score], PRECISION) for score in RIVALS)
+    means = {score: round(float(by.at[score, AUROC]), digits) for score in HEADINGS}
+    plan, rival = by.at["plan", PRECISION], by.loc[[*RIVALS], PRECISION].max()
     return [
-        *(marked(f"{m:.{digits}f}", "best" if m == max(means.values()) else "") for m in means.values()),
-        marked(f"{plan:.3f}", "best" if plan >= rival else ""),
-        marked(f"{rival:.3f}", "best" if rival >= plan else ""),
+        *((f"{m:.{digits}f}", "best" if m == max(means.values()) else "") for m in means.values()),
+        (f"{plan:.3f}", "best" if plan >= rival else ""),
+        (f"{rival:.3f}", "best" if rival >= plan else ""),
     ]
 
 
-def _shown(records: pd.DataFrame, **formats: str) -> list[str]:
-    means = {name: _mean(records, name) for name in formats}
-    return ["–" if math.isnan(means[name]) else f"{means[name]:{how}}" for name, how in formats.items()]
+def _shown(by: pd.DataFrame, **formats: str) -> list[str]:
+    plan = by.loc["plan"]
+    return [NOTHING if math.isnan(plan[name]) else f"{plan[name]:{how}}" for name, how in formats.items()]
 
 
-def _notes(records: pd.DataFrame, cells: Cells) -> list[str]:
-    pairs = sorted({int(about["pairs"]) for about in records["about"]})
-    wins = 0
-    losses: list[str] = []
-    for key, by in cells.items():
-        plan = _mean(by["plan"], AUROC)
-        name, best = max(((s, _mean(by[s], AUROC)) for s in RIVALS), key=lambda item: item[1])
-        wins += all(_first(by["plan"], by[s]) for s in RIVALS)
-        if round(plan, 4) < round(best, 4):
-            losses.append(f"{key[0]}, {key[1]}, {key[2]:g} ({name} by {best - plan:.4f})")
-    errors, inside = [], []
-    for key, by in cells.items():
-        low, truth, high = (_mean(by["plan"], name) for name in ("share", "mismatched", "share_at_most"))
-        inside.append(low - 0.02 <= truth <= high + 0.02)
-        errors += [abs(low - truth)] if key[1] == "random" else []
+def _notes(every: pd.DataFrame, cells: Mapping[tuple[Any, ...], pd.DataFrame]) -> list[str]:
+    by_seed = every.pivot(index=[*CELL, "seed"], columns="score", values=AUROC)
+    first = by_seed["plan"] > by_seed[[*RIVALS]].max(axis=1)
+    wins = int(first.groupby(CELL, observed=True).all().sum())
+    losses, errors, inside = [], [], []
+    for (data, kind, share), by in cells.items():
+        plan, rivals = by.loc["plan"], by.loc[[*RIVALS], AUROC]
+        best = float(rivals.max())
+        if round(float(plan[AUROC]), 4) < round(best, 4):
+            losses.append(f"{data}, {kind}, {share:g} ({rivals.idxmax()} by {best - plan[AUROC]:.4f})")
+        inside.append(plan["share"] - 0.02 <= plan["mismatched"] <= plan["share_at_most"] + 0.02)
+        errors += [abs(plan["share"] - plan["mismatched"])] if kind == "random" else []
     worst = f" Where another score is better in the mean: {'; '.join(sorted(losses))}." if losses else ""
+    pairs = ", ".join(f"{n:,}" for n in sorted(every["pairs"].unique()))
     return [
-        f"Mean over {len(seeds(records))} seed(s) of {', '.join(f'{n:,}' for n in pairs)} pairs. AUROC of the "
+        f"Mean over {every['seed'].nunique()} seed(s) of {pairs} pairs. AUROC of the "
         "suspicion for mismatched against true pairs; AP is average precision. The best of a row is in bold. Every "
         "score has the settings it has by default: the plan and the softmax choose ε without labels.",
         f"The plan has the largest AUROC with every seed in {wins} of {len(cells)} rows; "
-        f"{len({data for data, _, _ in cells})} data sets, wrong partners by exchange only.{worst}",
+        f"{every['data'].nunique()} data sets, wrong partners by exchange only.{worst}",
         "Flagged, precision and expected precision are those of the plan at its suggested threshold. “Share found” "
         "assumes random wrong partners, “at most” near-duplicates of the right ones: for random ones the mean error is "
         f"{sum(errors) / max(1, len(errors)):.3f}; the true share is between the two, or within 0.02 of them, in "
         f"{sum(inside)} of {len(inside)} rows.",
     ]
-
-
-def _first(plan: pd.DataFrame, rival: pd.DataFrame) -> bool:
-    """Whether the plan has the larger AUROC with every seed."""
-    ours, theirs = (records.set_index("seed")["value"] for records in (plan, rival))
-    return bool((ours > theirs.loc[ours.index]).all())
-
-
-def _mean(records: pd.DataFrame, name: str) -> float:
-    """Of the value, or of what else is known by this name."""
-    every = records["value"] if name == AUROC else [about.get(name) for about in records["about"]]
-    known = [value for value in every if value is not None]
-    return statistics.fmean(known) if known else math.nan
 
 
 EXPERIMENTS = (

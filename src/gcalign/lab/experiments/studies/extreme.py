@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine import drawing
-from gcalign.lab.experiments.engine.claims import OURS, Contrast, EmpiricalClaim, Family
+from gcalign.lab.experiments.engine.claims import Contrast, EmpiricalClaim, Family
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, letter, look, ordered, page, part
 from gcalign.lab.experiments.engine.experiment import (
     EXTENDED,
@@ -28,7 +28,6 @@ from gcalign.lab.experiments.engine.experiment import (
     grid,
     views,
 )
-from gcalign.lab.experiments.engine.records import by_seed
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.paper import NAMES
 
@@ -62,10 +61,8 @@ ASIDE = 0.11  # of the gap between two views, from mark to mark
 
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Accuracy by view and method; beside it the paired differences; a row for each protocol."""
-    measures = dict.fromkeys((drawing.accuracy_of(records, "fig-extreme"), "knn"))
-    every = {m: by_seed(records, m, "method", "setting", unit=100) for m in measures}
-    protocols = {m: _with_mean(table) for m, table in every.items() if len(table)}
-    drawing.check_any(protocols, "fig-extreme", "setting and method")
+    every = drawing.protocols(records, "fig-extreme", "method", "setting")
+    protocols = {measure: _with_mean(table) for measure, table in every.items()}
     methods = ordered({method for table in protocols.values() for method, _ in table.index})
     with page(folder, "fig-extreme", DOUBLE, 0.9 + 2.3 * len(protocols)) as made:
         rows = made.figure.subplots(len(protocols), 2, sharex=True, squeeze=False)
@@ -117,16 +114,14 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             E2,
             f"E2 {NAMES[a]}, {NAMES[b]}",
-            "plan, E2",
             f"{NAMES[a]} is above {NAMES[b]} with extreme views",
-            OURS,
             Contrast(
                 "fig-extreme",
                 {a: 1, b: -1},
                 over="setting",
                 among=EXTREME,
                 planned=True,
-                text=f"{{gap}}, mean of {', '.join(EXTREME)}",
+                text=f"{{gap}} points{{other}}, mean of {', '.join(EXTREME)}",
             ),
         )
         for a, b in COMPARISONS

@@ -26,8 +26,8 @@ from gcalign.lab.experiments.engine.experiment import (
     joined,
     value_of,
 )
-from gcalign.lab.experiments.engine.records import Record, by_seed, having
-from gcalign.lab.experiments.engine.statistics import difference, estimates, row
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having
+from gcalign.lab.experiments.engine.statistics import contrast, estimates
 from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, gap, percent
 from gcalign.lab.paper import NAMES
 
@@ -191,8 +191,7 @@ def _about(result: Audit, wrong: Tensor) -> dict[str, Any]:
 
 def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Arms against data and methods, each with its paired difference to training as it is."""
-    if records.empty:
-        raise ValueError(f"{NAME} has no records to show; `gcalign reproduce {NAME} scale=small` makes some")
+    check_any(records, NAME, "test values by arm")
     table = by_seed(records, "test", "data", "method", "arm")
     means = estimates(table)
     cells = sorted({(data, method) for data, method, _ in table.index}, key=lambda c: (c[0], METHODS.index(c[1])))
@@ -200,7 +199,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     for arm, does in ARMS.items():
         cols = [arm, does]
         for cell in cells:
-            gaps = difference(row(table, (*cell, arm)), row(table, (*cell, "as it is")))
+            gaps = contrast(table, {(*cell, arm): 1, (*cell, "as it is"): -1})
             cols += [percent(means.get((*cell, arm))), NOTHING if arm == "as it is" else gap(gaps)]
         rows.append(cols)
     header = ["training", "on"]

@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import (
-    ABOVE,
     ALPHA,
-    OURS,
     Contrast,
     EmpiricalClaim,
     Family,
     Judgement,
     Results,
     Word,
+    compared,
     only_planned,
+    plainly,
 )
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, letter, look, ordered, page
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, Search, grid, noises
-from gcalign.lab.experiments.engine.records import Record, by_seed, having, probe, values
-from gcalign.lab.experiments.engine.statistics import contrast, estimates, holm, points, simultaneous
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having, probe, values
+from gcalign.lab.experiments.engine.statistics import adjusted, contrast, differences, estimates, points, simultaneous
 from gcalign.lab.experiments.paper import VIEWS
 from gcalign.lab.paper import METHODS, NAMES
 
@@ -138,10 +138,7 @@ AUROC = "mismatch-auroc"
 
 def draw_noise(records: pd.DataFrame, folder: Path) -> list[Path]:
     """Accuracy against the share of mismatched pairs, and the paired difference to InfoNCE; a row for each protocol."""
-    measures = (drawing.accuracy_of(records, "fig-noise"), "knn")
-    every = {m: by_seed(records, m, "method", "noise", unit=100) for m in measures}
-    protocols = {m: table for m, table in every.items() if len(table)}
-    drawing.check_any(protocols, "fig-noise", "method and noise")
+    protocols = drawing.protocols(records, "fig-noise", "method", "noise")
     methods = ordered(method for table in protocols.values() for method, _ in table.index)
     shares = sorted({share for table in protocols.values() for _, share in table.index})
     shift = 100 * drawing.gap_between(shares) * 0.03
@@ -190,7 +187,7 @@ def draw_mismatch(records: pd.DataFrame, folder: Path) -> list[Path]:
             letter(above[k], k, name)
         above[0].set_ylabel("on clean test images")
         below[0].set_ylabel("minus InfoNCE, paired")
-        drawing.check_any(drawn, "fig-mismatch", "method and noise")
+        check_any(drawn, "fig-mismatch", "method and noise")
         made.legend(ordered(drawn))
         note = "A share of training pairs was mismatched on purpose. D: how well the method's own plan tells true from "
         note += "mismatched pairs of test images (0.5 is chance); marks of one share stand side by side."
@@ -230,7 +227,7 @@ def draw_relaxations(records: pd.DataFrame, folder: Path) -> list[Path]:
             for measure, dash in (("pull", "-"), ("push", "--")):
                 table = by_seed(records, measure, "relax", pairs=pairs)
                 _against(third, table, marker, f"{measure}, {pairs}", dash)
-        drawing.check_any(range(drawn), "fig-mismatch-lambda", "relax")
+        check_any(range(drawn), "fig-mismatch-lambda", "relax")
         first.legend()
         low, high = third.get_ylim()
         third.set_ylim(low, high + 0.3 * (high - low))  # four lines all over the plot: the legend gets its own place
@@ -254,7 +251,13 @@ def _against(axes: Axes, table: pd.DataFrame, marker: str, name: str, dash: str 
 
 # --- claims --------------------------------------------------------------------------------------------------------
 
-E1 = Family("E1: mismatched pairs", 20, "planned")
+E1 = Family(
+    "E1: mismatched pairs",
+    20,
+    "planned",
+    "In E1, other pairs are mismatched at every step, by exchanging second views within the batch: the right partner "
+    "is always there, as a negative.",
+)
 SECONDARY = Family("E1: secondary measures", 21, "planned")
 MECHANISM = Family("E1: mechanism", 22, "planned")
 SHARE = f"with {100 * MOST:.0f} % of the pairs mismatched"
@@ -265,10 +268,10 @@ def under_noise(results: Results, a: str, b: str) -> Judgement:
     records = results.of("fig-noise")
     most = max(float(share) for share in values(records, "noise"))
     at = having(records, noise=most)
-    difference = results.compared("fig-noise", by_seed(at, probe(records), "method"), {a: 1, b: -1})
     near = contrast(by_seed(at, "knn", "method"), {a: 1, b: -1}, pooled=True)
-    beside = f" (nearest neighbours: {points(near, level=results.level)})" if near else ""
-    return difference.judged(ABOVE, f"{difference.text()}{beside} with {100 * most:.0f} % of the pairs mismatched")
+    beside = f" (nearest neighbours: {points(near, results.level)})" if near else ""
+    text = f"{{gap}} points{{other}}{beside} with {100 * most:.0f} % of the pairs mismatched"
+    return compared(results, "fig-noise", by_seed(at, probe(records), "method"), {a: 1, b: -1}, text=text)
 
 
 def noise_claims() -> Iterator[EmpiricalClaim]:
@@ -282,12 +285,12 @@ def noise_claims() -> Iterator[EmpiricalClaim]:
         judge: Callable[[Results], Judgement] = partial(under_noise, a=m, b="ince")
         if m in COMPARED:
             says, judge = f"{says}, linear probe of E1", _mostly_mismatched(m, None)
-        yield EmpiricalClaim(VIEWS, f"{NAMES[m]}, mismatched pairs", where, says, OURS, judge)
+        yield EmpiricalClaim(VIEWS, f"{NAMES[m]}, mismatched pairs", says, judge, where)
 
 
 def _mostly_mismatched(method: str, measure: str | None, **more: Any) -> Contrast:
     """method − INCE with most pairs mismatched."""
-    text = f"{{gap}} ({{percent[{method}]}} against {{percent[ince]}} %) {SHARE}"
+    text = f"{{gap}} points{{other}} ({{percent[{method}]}} against {{percent[ince]}} %) {SHARE}"
     about = {"at": {"noise": MOST}, "planned": True, "text": text, **more}
     return Contrast("fig-mismatch", {method: 1, "ince": -1}, measure, **about)
 
@@ -298,25 +301,21 @@ def mismatch_claims() -> Iterator[EmpiricalClaim]:
         for m in sorted((m for m in COMPARED if m != "ince"), key=lambda m: m != "gca-uot"):
             says = f"{NAMES[m]} is above INCE where most pairs are mismatched, {name}"
             says += " (primary)" if measure == "knn" and m == "gca-uot" else ""
-            yield EmpiricalClaim(E1, f"E1 {NAMES[m]}, {name}", "plan, E1", says, OURS, _mostly_mismatched(m, measure))
+            yield EmpiricalClaim(E1, f"E1 {NAMES[m]}, {name}", says, _mostly_mismatched(m, measure))
     for labels in ("100", "10"):
         judge = _mostly_mismatched("gca-uot", f"{labels}-labels")
         says = f"GCA-UOT is above INCE with {labels} labels"
-        yield EmpiricalClaim(SECONDARY, f"E1 {labels} labels", "plan, E1", says, OURS, judge)
+        yield EmpiricalClaim(SECONDARY, f"E1 {labels} labels", says, judge)
     yield EmpiricalClaim(
         SECONDARY,
         "E1 detection",
-        "plan, E1",
         "GCA-UOT is above INCE in telling true from mismatched pairs (AUROC of the plan)",
-        OURS,
         _mostly_mismatched(
             "gca-uot",
             AUROC,
             at={"noise": MOST, "score": "plan"},
-            text=f"{{gap}} ({{value[gca-uot]}} against {{value[ince]}}) {SHARE}",
-            unit=1,
-            digits=3,
-            suffix="",
+            text=f"{{gap}}{{other}} ({{value[gca-uot]}} against {{value[ince]}}) {SHARE}",
+            show=plainly,
         ),
     )
 
@@ -334,14 +333,13 @@ def finite(results: Results) -> Judgement:
     table = by_seed(results.of("fig-mismatch-lambda"), "knn", "relax")
     table = only_planned(results, "fig-mismatch-lambda", table, RELAXATIONS)
     most = max(RELAXATIONS)
-    gaps = {x: contrast(table, {x: 1, most: -1}) for x in RELAXATIONS if x != most}
-    known = {x: e for x, e in gaps.items() if e is not None}
-    adjusted = dict(zip(known, holm([e.p() for e in known.values()]), strict=True))
+    known = differences(table, most, RELAXATIONS)
+    ps = adjusted(known)
     better = [x for x, e in known.items() if e.mean > 0]
     best = max(known, key=lambda x: known[x].mean)
-    shown = points(known[best], level=simultaneous(len(known), results.level))
+    shown = points(known[best], simultaneous(len(known), results.level))
     text = f"{shown} points at λ = {best:g}, the best, less that at λ = {most:g}"
-    p = min(adjusted[x] for x in better) if better else max(e.p() for e in known.values())
+    p = min(ps[x] for x in better) if better else max(e.p() for e in known.values())
     word: Word = ("held" if better else "failed") if p <= ALPHA else "not shown"
     return Judgement(word, text, known[best].n, p=p)
 
@@ -351,9 +349,7 @@ def mechanism_claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             MECHANISM,
             "E1 push",
-            "plan, E1",
             "Mismatched pairs are pushed less, the smaller λ is",
-            OURS,
             Contrast(
                 "fig-mismatch-lambda",
                 _slope(),
@@ -361,18 +357,14 @@ def mechanism_claims() -> Iterable[EmpiricalClaim]:
                 by="relax",
                 at={"pairs": "mismatched"},
                 planned=True,
-                text="{gap} for ten times the λ ({value[0.05]} at λ = 0.05, {value[2]} at λ = 2)",
-                unit=1,
-                digits=3,
-                suffix="",
+                text="{gap}{other} for ten times the λ ({value[0.05]} at λ = 0.05, {value[2]} at λ = 2)",
+                show=plainly,
             ),
         ),
         EmpiricalClaim(
             MECHANISM,
             "E1 finite λ",
-            "plan, E1",
             "Nearest neighbours are best at a λ below the largest, where marginals are nearly hard",
-            OURS,
             finite,
         ),
     ]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine import drawing
-from gcalign.lab.experiments.engine.claims import ABOVE, BELOW, Contrast, EmpiricalClaim
+from gcalign.lab.experiments.engine.claims import BELOW, Contrast, EmpiricalClaim, plainly
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, letter, look, page, part
 from gcalign.lab.experiments.engine.experiment import (
     EXTENDED,
@@ -23,7 +23,7 @@ from gcalign.lab.experiments.engine.experiment import (
     options,
     seed_by_seed,
 )
-from gcalign.lab.experiments.engine.records import by_seed
+from gcalign.lab.experiments.engine.records import by_seed, check_any
 from gcalign.lab.experiments.engine.statistics import estimates
 from gcalign.lab.experiments.paper import ACCURACY, QUALITY
 from gcalign.lab.paper import NAMES, PAIRS
@@ -75,7 +75,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
                 drawing.log_ticks(axes, shown)
                 axes.set_xlim(shown[0] / 1.3, 1.3 * shown[-1])
             letter(axes, k, better, xlabel="ε of both", ylabel=f"difference in {title}")
-        drawing.check_any(drawn, "fig-same-eps", "a method and its GCA version with the same eps")
+        check_any(drawn, "fig-same-eps", "a method and its GCA version with the same eps")
         made.legend([_name(a, b) for a, b in PAIRS])
         note = (
             f"Standard views. Accuracy: {ACCURACIES[measure]}. Alignment and uniformity: of two views of test images."
@@ -93,18 +93,17 @@ def _name(a: str, b: str) -> str:
 
 def _claim(measure: str | None, a: str, b: str) -> EmpiricalClaim:
     """Of accuracy (None), which is better higher, or of alignment or uniformity, which are better lower."""
-    how = {"at": {"on": "clean"}, "rule": BELOW, "unit": 1, "digits": 3, "suffix": ""} if measure else {"rule": ABOVE}
-    judge = Contrast(
-        "fig-same-eps", {a: 1, b: -1}, measure, over="eps", text="{gap}, mean of {over} values of ε", **how
-    )
+    how: dict[str, Any] = {"at": {"on": "clean"}, "rule": BELOW, "show": plainly} if measure else {}
+    text = f"{{gap}}{'' if measure else ' points'}{{other}}, mean of {{over}} values of ε"
+    judge = Contrast("fig-same-eps", {a: 1, b: -1}, measure, over="eps", text=text, **how)
     what = measure or "accuracy"
     return EmpiricalClaim(
         QUALITY if measure else ACCURACY,
         f"{what} {NAMES[a]}, same ε",
-        "app:representation" if measure else "Results on Standard Augmentations",
         f"{NAMES[a]} improves {what} over {NAMES[b]} on CIFAR-10 with the same ε for both",
-        "no figure (our control)",
         judge,
+        "app:representation" if measure else "Results on Standard Augmentations",
+        "no figure (our control)",
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcalign.lab.experiments.engine.experiment import Chosen, Experiment, Job, Scale, grid
-from gcalign.lab.experiments.engine.records import having, seeds, values
+from gcalign.lab.experiments.engine.records import check_any, having, seeds, values
 from gcalign.lab.experiments.engine.statistics import Estimate, signed
 from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, listed, settings
 from gcalign.lab.experiments.studies import extreme
@@ -71,8 +71,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
             means = [f"{100 * Estimate.of(x).mean:.2f}" if len(x) else NOTHING for x in by.values()]
             gaps = [[100 * (x - by["ince"][s]) for s, x in by[m].items() if s in by["ince"]] for m in others]
             rows.append([f"{setting}, {measure}", *means, *(", ".join(map(signed, gap)) or NOTHING for gap in gaps)])
-    if not rows:
-        raise ValueError("scouts has no records to show; `gcalign reproduce scouts` makes some")
+    check_any(rows, "scouts", "accuracy by setting")
     header = ["Setting", *(NAMES[m] for m in methods), *(f"{NAMES[m]} − INCE" for m in others)]
     notes = [
         f"Scouts at scale {listed(records['scale'])}, exploratory: test accuracy in %, mean over seeds "
