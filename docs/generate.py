@@ -31,8 +31,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[s
 def configuration() -> str:
     """Every option of `gcalign train`, of each method, and the recipes."""
     from gcalign.lab.training import keys
-    from gcalign.lab.training.config import COMMON, data_choices
-    from gcalign.lab.training.recipes import RECIPES
+    from gcalign.lab.training.config import COMMON, RECIPES, data_choices
     from gcalign.lab.training.typed import written
 
     rows = [
@@ -290,8 +289,8 @@ knows samples and sides alone, so images with views and images with texts take t
 
 ```text
 key=value words ── training/config ──▶ Config ── training/samples ──▶ Samples, each with its sides       data/sides
-                                                                        │    images by name              data/sources ◀ stores ◀ arrow, labels
-                                                                        │    columns of a table          data/table_sides ◀ tables, arrow
+                                                                        │    images by name              data/sources ◀ stores ◀ tables
+                                                                        │    columns of a table          data/table_sides ◀ tables
                                                                         ▼
           (seed, step) ─────────────── training/stream ──────────────▶ Batch: items of each side, what is known of each
                                                                         │    views, normalisation        data/views
@@ -316,7 +315,7 @@ key=value words ── training/config ──▶ Config ── training/samples 
 |---|---|
 | add a relaxation of the marginals | `constraints.py` (or one file of your own: [Add your own](add-your-own.md)) |
 | train with another loss from the command line | `methods.py`: five lines under a name |
-| read images from one more kind of file | `lab/data/stores.py`: a function and its line in `STORES`; a new image format is a word in `lab/pictures.py` |
+| read images from one more kind of file | `lab/data/stores.py`: a function that opens it as a table, and its line in `STORES`; a new image format is a word in `lab/pictures.py` |
 | read a table in one more format | `lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py` |
 | add an augmentation | `lab/data/views.py`: a function and a line in `_POLICIES` |
 | change how pairs are mismatched, ordered or drawn | `lab/training/stream.py` |

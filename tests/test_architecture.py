@@ -39,7 +39,7 @@ STOREYS = [
     ("public",),
     ("__init__",),
     ("lab",),
-    ("lab.words", "lab.paper", "lab.limits", "lab.outside", "lab.flags"),
+    ("lab.words", "lab.paper", "lab.limits", "lab.outside"),
     ("lab.files", "lab.provenance", "lab.terminal"),
     ("lab.commands", "lab.arrays", "lab.pictures", "lab.timing"),
     ("lab.verify", "lab.completion"),

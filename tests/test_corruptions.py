@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage
 from torch.nn.functional import interpolate
 
-from gcalign.lab.data import _filters as filters
+from gcalign.lab.data import corruptions as filters
 from gcalign.lab.data.corruptions import corrupt, names
 
 # the published severities of these do not rank by the mean difference: a blur's or a map's parameters trade one thing

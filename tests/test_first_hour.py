@@ -11,8 +11,8 @@ import torch
 
 import gcalign
 from gcalign.cli import main
+from gcalign.lab.commands import either
 from gcalign.lab.data.images import InMemory, described
-from gcalign.lab.flags import either
 from gcalign.lab.training import callbacks, keys
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.listing import listing, summary

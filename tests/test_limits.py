@@ -125,7 +125,7 @@ def test_odd_metadata_of_a_table_is_passed_over(tmp_path, said):
 def test_labels_that_are_lists_are_refused(tmp_path, label):
     kind = pa.array(label) if label != [{}] * 3 else pa.array([[("k", 1)]] * 3, pa.map_(pa.string(), pa.int64()))
     path = table(tmp_path / "x.parquet", [png()] * 3, label=kind)
-    with pytest.raises(ValueError, match=r"'label' holds .*; a label is one number or text.*rename it"):
+    with pytest.raises(ValueError, match=r"'label' cannot be read .*; a label is one number or text.*rename it"):
         load("parquet", "all", root=path)
 
 

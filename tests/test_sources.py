@@ -661,3 +661,22 @@ def test_data_sets_known_by_name_are_found_in_the_folder_of_the_environment(cifa
     assert len(load("folder", "all", root="own")) == 10
     with pytest.raises(ValueError, match="root=None is not a folder"):
         load("folder", "all")  # a user's own images are where they say
+
+
+def test_without_a_network_the_hub_s_cache_is_all_that_is_asked(monkeypatch, tmp_path):
+    import datasets
+
+    asked = []
+
+    def answer(*repository):
+        asked.append(repository)
+        return datasets.DatasetDict({"train": hub_rows(10), "test": hub_rows(4)})
+
+    monkeypatch.setattr(stores, "reachable", lambda: False)
+    monkeypatch.setattr(datasets, "load_dataset", answer)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    with pytest.raises(ValueError, match="the Hugging Face hub cannot be reached"):
+        load("someone/pets", "test")
+    assert not asked
+    (tmp_path / "someone___pets").mkdir()  # an earlier download
+    assert len(load("someone/pets", "test")) == 4

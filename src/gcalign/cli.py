@@ -12,6 +12,7 @@ import os
 import traceback
 from collections.abc import Collection
 from importlib.metadata import version
+from pathlib import Path
 
 from gcalign.errors import one_of
 from gcalign.lab.commands import (
@@ -19,17 +20,22 @@ from gcalign.lab.commands import (
     Parser,
     Run,
     add_subcommand,
+    calling,
     command,
+    either,
     elsewhere,
     json_path,
     output,
     subcommands,
 )
-from gcalign.lab.flags import either
 from gcalign.lab.terminal import steady
 from gcalign.lab.words import explanation, printable
 
 _JSON = "write them to this JSON file; - writes only JSON to standard output"
+
+
+def _written(path: Path) -> None:
+    print(f"written: {path}" + (f" ({path.stat().st_size / 1e6:.1f} MB)" if path.suffix == ".html" else ""))
 
 
 @command(
@@ -44,13 +50,7 @@ def _verify(parser: Parser) -> Run:
     add("--only", action="append", default=[], metavar="LABEL", help=f"{only}; an unknown label lists all labels")
     add("--case", type=int, metavar="K", help="with --only: run case K again and print its numbers")
     add("--json", type=json_path, metavar="PATH", help=f"the verdicts: {_JSON}")
-
-    def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.verify.command import verify
-
-        verify(args.only, seed=args.seed, cases=args.cases, case=args.case, to_json=args.json)
-
-    return run
+    return calling("gcalign.lab.verify.command:verify", json="to_json")
 
 
 @command(
@@ -67,14 +67,8 @@ def _claims(parser: Parser) -> Run:
     add("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
     own = "also judge the claims of an experiment of your own; can be repeated"
     add("--experiment", action="append", default=[], metavar="MODULE:EXPERIMENT", help=own)
-
-    def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.experiments.engine.ledger import claims
-
-        asked = {"write": args.write, "to_json": args.json, "theorems": args.theorems, "experiments": args.experiment}
-        claims(args.results, scale=args.scale, **asked)
-
-    return run
+    target = "gcalign.lab.experiments.engine.ledger:claims"
+    return calling(target, results="folder", json="to_json", experiment="experiments")
 
 
 @command(
@@ -88,13 +82,7 @@ def _demo(parser: Parser) -> Run:
     add("--runs", default="runs/demo", metavar="DIR", help=f"folder for the runs {default}")
     add("-o", "--output", metavar="PATH", help="file of the report (default: report.html in the folder of the runs)")
     add("--json", type=json_path, metavar="PATH", help=f"the rows of the table: {_JSON}")
-
-    def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.demo import demo
-
-        demo(args.runs, args.seed, args.output, args.json)
-
-    return run
+    return calling("gcalign.lab.demo:demo", runs="folder", json="to_json")
 
 
 @command(
@@ -163,13 +151,7 @@ def _probe(parser: Parser) -> Run:
 def _embed(parser: Parser) -> Run:
     parser.takes("run=", "encoder=", "data=", "data.root=", "split=", "device=")
     parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet file to write")
-
-    def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.training.embed import embed
-
-        print(f"written: {embed(args.overrides, args.output, progress=sys.stderr.isatty())}")
-
-    return run
+    return calling("gcalign.lab.training.embed:embed", show=_written)
 
 
 @command(
@@ -180,13 +162,7 @@ def _embed(parser: Parser) -> Run:
 def _export(parser: Parser) -> Run:
     parser.takes("run=", "format=onnx|torch-export|safetensors", "encoder=", "column=")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write, which must be new")
-
-    def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.training.export import export
-
-        print(f"written: {export(args.overrides, args.output)}")
-
-    return run
+    return calling("gcalign.lab.training.export:export", show=_written)
 
 
 @command("list", "list the runs in a folder", example="gcalign list runs --mean")
@@ -235,13 +211,7 @@ def _reproduce(parser: Parser) -> Run:
         more="; jobs is a number of processes, runs and out are folders, redraw draws from result files, partial draws "
         "what is finished, dry shows the commands; other keys are options of `gcalign train` for every run",
     )
-
-    def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.experiments.engine.command import reproduce
-
-        reproduce(args.name, args.overrides)
-
-    return run
+    return calling("gcalign.lab.experiments.engine.command:reproduce")
 
 
 @command(
@@ -260,15 +230,8 @@ def _report(parser: Parser) -> Run:
     add("--encoder", action="append", default=[], metavar="MODULE:FUNCTION", help=own)
     named = "folder of data sets that runs of other users name, to be read; can be repeated"
     add("--data-root", action="append", default=[], metavar="DIR", help=named)
-
-    def run(args: argparse.Namespace) -> None:
-        from gcalign.lab.showcase.command import report
-
-        named = {"results": args.results, "encoders": args.encoder, "roots": args.data_root}
-        path = report(args.folder, args.output, shown=args.runs_shown, images=args.images, **named)
-        print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")
-
-    return run
+    target = "gcalign.lab.showcase.command:report"
+    return calling(target, show=_written, runs_shown="shown", encoder="encoders", data_root="roots")
 
 
 @command(

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Protocol
 import torch
 from torch import Tensor
 
-from gcalign import methods
+import gcalign.methods as methods  # directly: the package imports its names when one is first used
 from gcalign.batch import Inputs
 from gcalign.constraints import Columns, Constraint, Rows
 from gcalign.errors import positive

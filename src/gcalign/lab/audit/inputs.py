@@ -13,7 +13,7 @@ import torch
 
 from gcalign.errors import did_you_mean
 from gcalign.lab import arrays, files
-from gcalign.lab.data.arrow import Parquet, python_values, read_columns
+from gcalign.lab.data.tables import Parquet, python_values, read_columns
 from gcalign.lab.words import path_of
 
 EMBEDDINGS = (".npy", ".npz", ".parquet", ".safetensors")

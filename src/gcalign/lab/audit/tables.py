@@ -16,10 +16,9 @@ from gcalign.auditing.result import Audit
 from gcalign.lab import files
 from gcalign.lab.audit.inputs import AuditedPairs
 from gcalign.lab.audit.outputs import spreadsheet_cell
-from gcalign.lab.data.arrow import Parquet
 from gcalign.lab.data.decode import decode
 from gcalign.lab.data.table_sides import open_table
-from gcalign.lab.data.tables import Table, TextTable
+from gcalign.lab.data.tables import Parquet, Table, TextTable
 from gcalign.lab.words import path_of, some
 
 FORMATS = (".csv", ".jsonl", ".parquet")

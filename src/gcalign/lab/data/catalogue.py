@@ -123,7 +123,9 @@ _KNOWN = (
         splits=("train", "test", "all"), share=0.3,
     ),
     # CIFAR-10's normalisation: a corruption shifts the data, not what a model makes of it
-    DataSet("cifar10c", size=32, classes=CIFAR10, normalisation=CIFAR, splits=("test",)),
+    DataSet(
+        "cifar10c", image="image", label="label", size=32, classes=CIFAR10, normalisation=CIFAR, splits=("test",)
+    ),
     DataSet(
         "fashion-mnist", "zalando-datasets/fashion_mnist", "fashion_mnist", image="image", label="label", size=28,
         classes=FASHION, normalisation=((0.2860, 0.2860, 0.2860), (0.3530, 0.3530, 0.3530)),

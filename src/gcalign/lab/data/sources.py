@@ -97,7 +97,7 @@ def load(
         stored = _stored(data_set, place)
     if not stored:
         raise ValueError(_absent(data_set, place))
-    whole = Whole(data_set, {word: cache(read) for word, read in stored.items()})
+    whole = Whole(data_set, stored)
     records, rows, divided = whole.part(split)
     if not len(rows):
         raise ValueError(f"{name} ({split}) holds no images; at least one is needed: add some to root={root}")
@@ -208,7 +208,13 @@ class Whole:
     """A data set as it is stored: in splits, or undivided and to be divided here."""
 
     def __init__(self, data_set: DataSet, stored: StoredSplits) -> None:
-        self.data_set, self.stored = data_set, stored
+        self.data_set, self.stored = data_set, {word: cache(read) for word, read in stored.items()}
+
+    @cache  # noqa: B019  # as long as it is used, which is while a split is loaded
+    def records(self, word: str) -> Records:
+        from gcalign.lab.data.stores import records
+
+        return records(self.stored, word, self.data_set)
 
     def word(self, split: str) -> str | None:
         """The word under which this split is stored."""
@@ -219,7 +225,7 @@ class Whole:
         undivided = self.word("all") or (self.word("train") if self.word("test") is None else None)
         word, share = self.word(split), self.data_set.share
         if share is not None and undivided is not None and split != "validation":
-            records = self.stored[undivided]()
+            records = self.records(undivided)
             rows: Index = np.arange(len(records.encoded))
             if split == "all":
                 return records, rows, ()
@@ -230,7 +236,7 @@ class Whole:
         if word is None:
             have = ", ".join(self.stored)
             raise ValueError(f"{self.data_set.name} has no split {split!r}, only {have}; name one, or add its files")
-        records = self.stored[word]()
+        records = self.records(word)
         note = f"split: what is stored as {word!r}"
         return records, np.arange(len(records.encoded)), (note,) if share is not None else ()
 

@@ -1,4 +1,7 @@
-"""Where the images of a data set may lie: tables on disk or on the hub, folders, IDX files, arrays of CIFAR-10-C."""
+"""Where the images of a data set may lie: tables on disk or on the hub, folders, IDX files, arrays of CIFAR-10-C.
+
+Each is opened as a table with a column of images, one of labels and one of domains, as far as they are known.
+"""
 
 from __future__ import annotations
 
@@ -9,39 +12,64 @@ import urllib.error
 import urllib.request
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gcalign.lab import files
-from gcalign.lab.data.arrow import ArrowTable, Mapped, Parquet
 from gcalign.lab.data.catalogue import STORED, DataSet, places
-from gcalign.lab.data.decode import SUFFIXES, Arrays, Files, Records
-from gcalign.lab.data.labels import records
+from gcalign.lab.data.decode import SUFFIXES, Arrays, Encoded, Files, Records
+from gcalign.lab.data.tables import Mapped, Parquet, Table
 from gcalign.lab.limits import limit, within
 from gcalign.lab.words import explained, some
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PATIENCE = 5.0  # seconds for the hub to answer at all
-StoredSplits = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
+Notes = tuple[str, ...]
+StoredSplits = Mapping[str, Callable[[], Table]]  # by the word a split is stored under, how to open it
+
+
+class Labelled(Table):
+    """Images that are no table, as one: the column `image` and, where they have labels, the column `label`."""
+
+    def __init__(
+        self, images: Encoded, labels: list[int] | None, origin: str, names: tuple[str, ...] = (), notes: Notes = ()
+    ) -> None:
+        self.stored, self.labels, self.origin, self.names, self.notes = images, labels, origin, names, notes
+        self.columns = ("image",) if labels is None else ("image", "label")
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def kind(self, column: str) -> str:
+        return "image" if column == "image" else "array"
+
+    def values(self, column: str) -> list[Any]:
+        return self.labels or []
+
+    def images(self, column: str) -> Encoded:
+        return self.stored
+
+    def classes(self) -> Mapping[str, tuple[str, ...]]:
+        return {"label": self.names}
 
 
 def parquet(data_set: DataSet, root: Path | None) -> StoredSplits:
     """`<split>.parquet`, `<split>-*.parquet` or `<split>/*.parquet`; or, where a split can be made, any such file."""
     if root is not None and root.is_file():
-        return _tables({"all": Parquet([root])}, data_set)
+        return {"all": partial(Parquet, [root])}
     for place in places(data_set, root):
         layouts = ("{}.parquet", "{}-*.parquet", "{}/*.parquet")
         stored = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
         if data_set.share is not None and not any(stored.values()):
             stored = {"all": sorted(place.glob("*.parquet"))}
         if any(stored.values()):
-            return _tables({word: Parquet(paths) for word, paths in stored.items() if paths}, data_set)
+            return {word: partial(Parquet, paths) for word, paths in stored.items() if paths}
     return {}
 
 
@@ -53,7 +81,7 @@ def saved(data_set: DataSet, root: Path | None) -> StoredSplits:
 
             for state in (*place.glob("state.json"), *place.glob("*/state.json")):
                 _check_inside(state)
-            return _mapped(datasets.load_from_disk(str(place)), str(place), data_set)
+            return _mapped(datasets.load_from_disk(str(place)), str(place))
     return {}
 
 
@@ -63,24 +91,24 @@ def hub(data_set: DataSet, root: Path | None) -> StoredSplits:
     import datasets
 
     answers = reachable()
+    cache = Path(datasets.config.HF_DATASETS_CACHE) / data_set.hub.replace("/", "___")
+    if not answers and not cache.is_dir():
+        return {}
     try:
-        with _offline(not answers):
-            loaded = datasets.load_dataset(data_set.hub, data_set.config)
+        loaded = datasets.load_dataset(data_set.hub, data_set.config)
     except Exception as error:  # a dozen kinds, from connection refused to no such repository
         if answers:
             raise ValueError(f"{data_set.hub} could not be loaded from the hub: {error}") from error
         return {}
-    return _mapped(loaded, data_set.hub, data_set)
+    return _mapped(loaded, data_set.hub)
 
 
-def _tables(tables: Mapping[str, ArrowTable], data_set: DataSet) -> StoredSplits:
-    return {word: partial(records, tables, word, data_set) for word in tables}
-
-
-def _mapped(loaded: Any, origin: str, data_set: DataSet) -> StoredSplits:
+def _mapped(loaded: Any, origin: str) -> StoredSplits:
     splits = loaded if isinstance(loaded, dict) else {"all": loaded}
-    tables = {str(w): Mapped(rows.data, rows.features.arrow_schema, f"{origin} {w}") for w, rows in splits.items()}
-    return _tables(tables, data_set)
+    return {
+        str(word): partial(Mapped, rows.data, rows.features.arrow_schema, f"{origin} {word}")
+        for word, rows in splits.items()
+    }
 
 
 def _check_inside(state: Path) -> None:
@@ -95,7 +123,7 @@ def _check_inside(state: Path) -> None:
 
 
 def reachable() -> bool:
-    """Whether the hub answers within `PATIENCE`; `datasets` alone retries for half a minute before it gives up."""
+    """Whether the hub answers within `PATIENCE`; `datasets` alone retries for half a minute, to find nothing."""
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     answered = threading.Event()
@@ -115,23 +143,6 @@ def reachable() -> bool:
     asking.start()
     asking.join(PATIENCE)
     return answered.is_set()
-
-
-@contextmanager
-def _offline(wanted: bool) -> Iterator[None]:
-    """Hugging Face's libraries read `HF_HUB_OFFLINE` when imported, which is too late to set it."""
-    import datasets.config
-    import huggingface_hub.constants
-
-    modules: list[Any] = [datasets.config, huggingface_hub.constants]
-    before = [(module, module.HF_HUB_OFFLINE) for module in modules]
-    try:
-        for module, offline in before:
-            module.HF_HUB_OFFLINE = wanted or offline
-        yield
-    finally:
-        for module, offline in before:
-            module.HF_HUB_OFFLINE = offline
 
 
 # --- folders ----------------------------------------------------------------------------------------------------
@@ -173,30 +184,28 @@ def _divided(root: Path) -> dict[str, Path]:
     return splits if len(splits) > 1 or (splits and splits.keys() == inside.keys()) else {"all": root}
 
 
-def _folder_records(folder: Path, classes: tuple[str, ...]) -> Records:
+def _listed(folder: Path, classes: tuple[str, ...]) -> Table:
     """The images of one split: loose and unlabelled, or in the folders of these classes."""
     others: Counter[str] = Counter()
     _, _, inside_it = next(os.walk(folder), ("", [], []))  # all that is no folder: its reader says if it is no file
     loose = sorted(_chosen(inside_it, others))
-    files, sizes = Files(folder), []
-    for name in classes:
+    files, labels = Files(folder), []
+    for k, name in enumerate(classes):
         files.add(inside := _under(folder, name, others))
-        sizes.append(len(inside))
-    if loose and len(files):
+        labels += [k] * len(inside)
+    if loose and labels:
         raise ValueError(
             f"{folder} holds {len(loose)} image(s), {some(loose)}, beside its class folders; either "
             "all images are in folders or none: move them"
         )
-    if not loose and not len(files):
+    if not loose and not labels:
         raise ValueError(f"{folder} holds no images; files ending in {' '.join(SUFFIXES)} are read: put some there")
     files.add(loose)
-    passed = f"passed over: {others.total()} file(s) with other endings ({some(others)})" if others else ""
+    passed = (f"passed over: {others.total()} file(s) with other endings ({some(others)})",) if others else ()
     if len(classes) < 2 or loose:
         why = "the images are in one folder" if classes else "the images are not in folders of classes"
-        return Records(files, notes=tuple(filter(None, (f"no labels: {why}", passed))))
-    labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(sizes))
-    notes = filter(None, ("labels: the folder that an image is in", passed))
-    return Records(files, labels, classes=classes, notes=tuple(notes))
+        return Labelled(files, None, str(folder), notes=(f"no labels: {why}", *passed))
+    return Labelled(files, labels, str(folder), classes, ("labels: the folder that an image is in", *passed))
 
 
 def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -209,16 +218,16 @@ def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
     classes = tuple(
         sorted({name for name, path in folders if any(_chosen(inside, Counter()) for _, _, inside in os.walk(path))})
     )
-    return {word: partial(_folder_records, top, classes) for word, top in splits.items()}
+    return {word: partial(_listed, top, classes) for word, top in splits.items()}
 
 
-def _wnid_records(folder: Path, classes: tuple[str, ...]) -> Records:
+def _wnids(folder: Path, classes: tuple[str, ...]) -> Table:
     if absent := [name for name in classes if not (folder / name).is_dir()]:
         raise ValueError(
             f"{folder} lacks {len(absent)} of the {len(classes)} class folders: {some(absent)}; ImageNet-100 needs "
             "each (ImageNet's validation images come loose: sort them into class folders first)"
         )
-    return _folder_records(folder, classes)
+    return _listed(folder, classes)
 
 
 def wnids(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -226,7 +235,7 @@ def wnids(data_set: DataSet, root: Path | None) -> StoredSplits:
     for place in places(data_set, root):
         splits = {word: place / word for word in STORED if (place / word).is_dir()}
         if any(next(top.glob("n*/"), None) for top in splits.values()):
-            return {word: partial(_wnid_records, top, data_set.classes) for word, top in splits.items()}
+            return {word: partial(_wnids, top, data_set.classes) for word, top in splits.items()}
     return {}
 
 
@@ -250,11 +259,11 @@ def _read_idx(path: Path) -> Any:
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape.astype(int))
 
 
-def _idx_records(images: Path, labels: Path, classes: tuple[str, ...]) -> Records:
+def _idx(images: Path, labels: Path) -> Table:
     pixels, codes = _read_idx(images), _read_idx(labels)
     if len(pixels) != len(codes):
         raise ValueError(f"{images} has {len(pixels)} images, {labels.name} {len(codes)} labels; download both again")
-    return Records(Arrays(pixels, str(images)), torch.from_numpy(codes.astype(np.int64)), classes=classes)
+    return Labelled(Arrays(pixels, str(images)), codes.tolist(), str(images))
 
 
 def idx(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -267,7 +276,7 @@ def idx(data_set: DataSet, root: Path | None) -> StoredSplits:
                 for part in ("images-idx3", "labels-idx1")
             )
             if images and labels:
-                stored[word] = partial(_idx_records, images, labels, data_set.classes)
+                stored[word] = partial(_idx, images, labels)
         if stored:
             return stored
     return {}
@@ -278,7 +287,7 @@ def _load_npy(path: Path) -> Any:
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def _npy_records(images: Path, labels: Path, severity: int, classes: tuple[str, ...]) -> Records:
+def _npy(images: Path, labels: Path, severity: int) -> Table:
     pixels, codes = _load_npy(images), _load_npy(labels)
     n = len(pixels) // 5 if pixels.ndim == 4 else 0
     fits = n and pixels.shape[3] == 3 and pixels.dtype == np.uint8 and n * 5 == len(pixels)
@@ -288,11 +297,7 @@ def _npy_records(images: Path, labels: Path, severity: int, classes: tuple[str, 
             "of [N, 32, 32, 3] uint8 and as many labels, as published; download both again"
         )
     part = slice((severity - 1) * n, severity * n)
-    return Records(
-        Arrays(pixels[part], str(images), first=part.start),
-        torch.from_numpy(codes[part].astype(np.int64)),
-        classes=classes,
-    )
+    return Labelled(Arrays(pixels[part], str(images), first=part.start), codes[part].tolist(), str(images))
 
 
 def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) -> StoredSplits:
@@ -300,8 +305,111 @@ def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) ->
     for place in places(data_set, root, "CIFAR-10-C"):
         images, labels = place / f"{corruption}.npy", place / "labels.npy"
         if images.is_file() and labels.is_file():
-            return {"test": partial(_npy_records, images, labels, severity, data_set.classes)}
+            return {"test": partial(_npy, images, labels, severity)}
     return {}
+
+
+# --- which column holds the images, which the labels and domains ------------------------------------------------
+
+
+def records(stored: StoredSplits, word: str, data_set: DataSet) -> Records:
+    """The images of a split with labels and domains; classes without names are numbered alike in all splits."""
+    table = stored[word]()
+    named = table.classes()
+    cells = table.images(_image_column(table, data_set))
+    coded: list[tuple[Tensor | None, tuple[str, ...]]] = []
+    notes = list(table.notes)
+    for kind, names in (("label", data_set.classes), ("domain", data_set.domain_names)):
+        column = _other_column(table, kind, data_set)
+        if column is None:
+            coded.append((None, ()))
+            continue
+        given = named.get(column, ())
+        if names and given and len(names) != len(given):
+            raise ValueError(
+                f"{table.origin}: {column!r} has {len(given)} classes where {data_set.name} has {len(names)}; "
+                "point root at this data set, or use data=parquet for one of your own"
+            )
+        coded.append(_codes(table, column, given or names, stored))
+        if data_set.image is None and not table.notes and coded[-1][0] is not None:
+            notes.append(f"{kind}s: the column {column!r}")
+    (labels, classes), (domains, domain_names) = coded
+    return Records(cells, labels, domains, classes, domain_names, tuple(notes))
+
+
+def _image_column(table: Table, data_set: DataSet) -> str:
+    images = [name for name in table.columns if table.kind(name) == "image"]
+    wanted = data_set.image or "image"
+    if wanted in images:
+        return wanted
+    if data_set.image or len(images) != 1:
+        raise ValueError(
+            f"{table.origin} has {len(images)} columns of images ({', '.join(images) or 'none'}), and none is called "
+            f"{wanted!r}; one of bytes, or of {{bytes, path}} as Hugging Face writes them, is needed: give it that "
+            f"name (its columns are {', '.join(table.columns)})"
+        )
+    return images[0]
+
+
+def _other_column(table: Table, kind: str, data_set: DataSet) -> str | None:
+    wanted = data_set.label if kind == "label" else data_set.domain
+    if data_set.image:  # a known data set: what it does not name, it does not have
+        if wanted and wanted not in table.columns:
+            raise ValueError(
+                f"{table.origin} has no column {wanted!r} for the {kind}; it has "
+                f"{', '.join(table.columns)}: use data=parquet for a data set of your own"
+            )
+        return wanted
+    if kind in table.columns:
+        return kind
+    classes = [name for name in table.classes() if name in table.columns] if kind == "label" else []
+    if len(classes) > 1:
+        raise ValueError(
+            f"{table.origin} has {len(classes)} columns of classes ({', '.join(classes)}); call the label's 'label'"
+        )
+    return classes[0] if classes else None
+
+
+def _codes(
+    table: Table, column: str, names: tuple[str, ...], stored: StoredSplits
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """A column as numbers 0, 1, … and their names; None where the data set withholds the values."""
+    values = _plain(table, column)
+    missing = sum(value is None for value in values)
+    if missing == len(values):
+        return None, ()
+    if missing:
+        raise ValueError(
+            f"{table.origin}: {missing} of {len(values)} values of {column!r} are empty; fill them, or leave out "
+            "the column: an unlabelled data set is welcome"
+        )
+    used = set(values)
+    if names and all(isinstance(value, int) for value in used):
+        if not 0 <= min(used) <= max(used) < len(names):
+            raise ValueError(
+                f"{table.origin}: {column!r} spans {min(used)}..{max(used)}; there are {len(names)} names: correct one"
+            )
+        return torch.tensor(values, dtype=torch.int64), names
+    order: Iterable[Any] = names
+    if not names:  # of all splits, so that a class absent from one does not shift the numbers of the others
+        others = [other for read in stored.values() if column in (other := read()).columns]
+        every = {value for other in others for value in _plain(other, column) if value is not None}
+        order = sorted(every, key=lambda value: (str(type(value)), value))
+    codes, vocabulary = {value: k for k, value in enumerate(order)}, tuple(map(str, order))
+    if unknown := [value for value in used if value not in codes]:
+        raise ValueError(f"{table.origin}: {column!r} holds {unknown[0]!r}; known: {', '.join(vocabulary)}")
+    return torch.tensor([codes[value] for value in values]), vocabulary
+
+
+def _plain(table: Table, column: str) -> list[Any]:
+    """Numbers or texts, one for each row; None where there is none, of which -1 is the hub's mark."""
+    remedy = "a label is one number or text: leave this column out, or rename it"
+    odd = (OverflowError, ValueError, TypeError, NotImplementedError)  # of times that Python does not have, or maps
+    with explained(f"{table.origin}: {column!r} cannot be read", remedy, *odd):
+        values = table.values(column)
+        for value in values:
+            hash(value)
+        return [None if value is None or value == -1 or value != value else value for value in values]
 
 
 Store = Callable[[DataSet, Path | None], StoredSplits]

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from gcalign.errors import one_of
-from gcalign.lab.data.arrow import Parquet
 from gcalign.lab.data.catalogue import local
 from gcalign.lab.data.decode import Encoded, decode, short_side, statistics
 from gcalign.lab.data.sides import KINDS, ColumnSide, Preprocessing, Samples, coded, divided
 from gcalign.lab.data.sources import LARGEST, MEMORY, TABLES
-from gcalign.lab.data.tables import ArrayTable, Table, TextTable, csv_rows, json_rows
+from gcalign.lab.data.tables import ArrayTable, Parquet, Table, TextTable, csv_rows, json_rows
 from gcalign.lab.limits import within
 from gcalign.lab.words import path_of, some
 

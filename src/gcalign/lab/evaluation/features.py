@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -28,13 +29,8 @@ def extract(
     if len(images) == 0:
         raise ValueError(f"{images.name} ({images.split}) has no images; there is nothing to embed")
     encoder.to(device)
-    starts: Sequence[int] = range(0, len(images), batch_size)
-    parts = []
-    with evaluating(encoder), torch.inference_mode():
-        for start in track(starts, description=f"features of {images.name} ({images.split})", disable=not progress):
-            indices = torch.arange(start, min(start + batch_size, len(images)))
-            parts.append(encoder(pixels(images, indices, device)).float().cpu())
-    features = torch.cat(parts)  # outside inference mode: an ordinary tensor, fit for training a probe on
+    shown = f"features of {images.name} ({images.split})" if progress else ""
+    features = in_batches(encoder, len(images), lambda rows: pixels(images, rows, device), batch_size, shown)
     if finite and not features.isfinite().all():
         bad = int((~features.isfinite().all(1)).sum())
         raise ValueError(
@@ -42,6 +38,16 @@ def extract(
             "the encoder diverged: train it again with a smaller learning rate"
         )
     return features
+
+
+def in_batches(
+    network: nn.Module, n: int, take: Callable[[Tensor], Any], batch_size: int = 256, shown: str = ""
+) -> Tensor:  # [n, D] float32 on the CPU
+    """What a network in eval mode gives of `n` items, some at a time; `take` prepares those of these rows."""
+    batches = track(torch.arange(n).split(batch_size), description=shown, disable=not shown)
+    with evaluating(network), torch.inference_mode():
+        parts = [network(take(rows)).float().cpu() for rows in batches]
+    return torch.cat(parts)  # outside inference mode: an ordinary tensor, fit for training a probe on
 
 
 def pixels(images: Images, indices: Tensor, device: str | torch.device = "cpu") -> Tensor:  # [B, C, H, W] float32

@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,18 +105,10 @@ class Retrieved:
         return dataclasses.asdict(self)
 
 
-class ColumnEncoders(Protocol):
-    """What `gcalign.load` gives of a run on columns."""
-
-    eps: float
-
-    def __getitem__(self, column: str) -> Any: ...
-
-
 class EmbeddedColumns:
     """The columns of samples, each embedded once by its encoder, when it is first asked for."""
 
-    def __init__(self, encoders: ColumnEncoders, samples: Samples) -> None:
+    def __init__(self, encoders: Any, samples: Samples) -> None:  # as `gcalign.load` gives those of a run on columns
         self.encoders, self.samples = encoders, samples
         self.sides = [side for side in samples.sides if isinstance(side, ColumnSide)]
         self._z: dict[str, Tensor] = {}

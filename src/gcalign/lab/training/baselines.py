@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -42,27 +42,24 @@ class Baseline:
 
 def named(given: Mapping[str, str]) -> Baseline | None:
     """The baseline that `run=` names: like a run (`like=`), or in words of `gcalign train`; None if it names a run."""
-    name = given["run"]
-    own = {key: value for key, value in given.items() if key in (*MODEL, "seed")}
+    name, like = given["run"], given.get("like")
     if name not in NAMES:
-        for key in WORDS:
-            if key in given:
-                raise ValueError(
-                    f"{key}={given[key]} is for run=untrained, and run={name} has its own model; leave it out"
-                )
+        _refuse(given, WORDS, f"is for run=untrained, and run={name} has its own model")
         return None
     if name == "pixels":
-        for key in (*MODEL, "encoder"):
-            if key in given:
-                raise ValueError(f"{key}={given[key]} has no effect on run=pixels, which has no encoder; leave it out")
-    if "like" not in given:
-        if "encoder" in given:
-            raise ValueError(f"encoder={given['encoder']} goes with a run; for run=untrained write model.encoder=")
-        config = configured([f"{key}={value}" for key, value in own.items()])
+        _refuse(given, (*MODEL, "encoder"), "has no effect on run=pixels, which has no encoder")
+    if like is None:
+        _refuse(given, ("encoder",), "goes with a run; for run=untrained write model.encoder=")
+        config = configured([f"{key}={given[key]}" for key in (*MODEL, "seed") if key in given])
         return Baseline(name, config, outside(config.model.encoder))
-    for key, value in own.items():
-        raise ValueError(f"{key}={value} cannot go with like={given['like']}, which decides it; leave one of them out")
-    like = Run.at(given["like"])
-    config = like.config()
-    build = "" if name == "pixels" else factory_of(config.model.encoder, given.get("encoder"), f"like={like.path}")
-    return Baseline(name, config, build, like)
+    _refuse(given, (*MODEL, "seed"), f"cannot go with like={like}, which decides it")
+    run = Run.at(like)
+    config = run.config()
+    build = "" if name == "pixels" else factory_of(config.model.encoder, given.get("encoder"), f"like={run.path}")
+    return Baseline(name, config, build, run)
+
+
+def _refuse(given: Mapping[str, str], keys: Iterable[str], why: str) -> None:
+    for key in keys:
+        if key in given:
+            raise ValueError(f"{key}={given[key]} {why}; leave it out")

@@ -9,8 +9,6 @@ from typing import Any
 
 import lightning as L  # noqa: N812  # Lightning's own habit
 from lightning.pytorch.callbacks import Callback
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gcalign.lab import files
 from gcalign.lab.data.images import Images
@@ -101,15 +99,14 @@ class OnlineKNN(Callback):
 
 
 class ProgressCallback(Callback):
-    """Epoch, step, time left, loss and online kNN of the whole run, also if it was continued.
+    """Epoch, step, loss, online kNN and time left of the whole run, also if it was continued.
 
-    A bar on a terminal, elsewhere a line every half minute; and a warning if embeddings collapse. Lightning's bars know
-    one process and one epoch, which is every epoch here, and fill log files.
+    On a terminal a line that changes, elsewhere a line every half minute; and a warning if embeddings collapse.
+    Lightning's bars know one process and one epoch, which is every epoch here, and fill log files.
     """
 
     def __init__(self, epochs: int, log_every: int, *, shown: bool) -> None:
         self.epochs, self.log_every, self.shown = epochs, log_every, shown
-        self.bar: Progress | None = None
         self.begun, self.first, self.last = 0.0, 0, 0.0  # when it began, at which step; when it was shown last
         self.warned = False
 
@@ -117,35 +114,30 @@ class ProgressCallback(Callback):
         assert isinstance(module, Training)
         self.begun = self.last = time.monotonic()
         self.first = module.done
-        if not (self.shown and trainer.is_global_zero and sys.stderr.isatty()):
-            return
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"),
-                   TimeRemainingColumn(), TextColumn("{task.fields[values]}"))  # fmt: skip
-        self.bar = Progress(*columns, console=Console(stderr=True))
-        self.bar.start()
-        self.bar.add_task("epoch 1", total=module.total, completed=self.first, values="")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         assert isinstance(module, Training)
-        done, total, now = batch.step + 1, module.total, time.monotonic()
         if not trainer.is_global_zero:
             return
+        done, total, now = batch.step + 1, module.total, time.monotonic()
         if "spread" in trainer.callback_metrics and not self.warned and done % self.log_every == 0:
             self._warn(done, float(trainer.callback_metrics["spread"]))
-        wait = EVERY if self.bar is None else 0.5  # reading the loss waits for the device, so it is done now and then
+        terminal = sys.stderr.isatty()
+        wait = 0.5 if terminal else EVERY  # reading the loss waits for the device, so it is done now and then
         if not self.shown or (now - self.last < wait and done < total):
             return
         self.last = now
-        epoch = f"epoch {batch.step * self.epochs // total + 1}/{self.epochs}"
-        values = f"loss {float(trainer.callback_metrics.get('loss', float('nan'))):.4g}"
-        values += "" if module.knn is None else f", kNN {100 * module.knn:.1f} %"
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], description=epoch, completed=done, values=values)
+        left = (now - self.begun) / (done - self.first) * (total - done)
+        line = f"epoch {batch.step * self.epochs // total + 1}/{self.epochs}, step {done} of {total}"
+        line += f", loss {float(trainer.callback_metrics.get('loss', float('nan'))):.4g}"
+        line += "" if module.knn is None else f", kNN {100 * module.knn:.1f} %"
+        if terminal:
+            ending = "\n" if done == total else ""
+            print(f"\r\x1b[K{line}, {_time(left)} left", end=ending, file=sys.stderr, flush=True)
         elif done < total:
-            left = (now - self.begun) / (done - self.first) * (total - done)
-            print(f"{epoch}, step {done} of {total}, {values}, {_time(left)} left", file=sys.stderr, flush=True)
+            print(f"{line}, {_time(left)} left", file=sys.stderr, flush=True)
 
     def _warn(self, done: int, spread: float) -> None:
         if spread < COLLAPSED:
@@ -155,14 +147,6 @@ class ProgressCallback(Callback):
                 "optimizer.lr=, a warm-up or a higher method.eps= may help",
                 stacklevel=2,
             )
-
-    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
-
-    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
-        self.teardown(trainer, module, "fit")
 
 
 def _time(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What a run is: typed options, composed from groups and overrides, hashed into the run's name. Plain data only.
+"""What a run is: typed options, composed from recipes and overrides, hashed into the run's name. Plain data only.
 
 Nothing heavy is imported before a config is made, so that help and completion can list the options at once.
 """
@@ -15,9 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from gcalign.errors import did_you_mean, one_of
-from gcalign.lab.training import rules
-from gcalign.lab.training.recipes import OTHER_EPS, PAPER_EPS, RECIPES
-from gcalign.lab.training.typed import keys, merged, option, read, typed, value_of
+from gcalign.lab.training import loggers
+from gcalign.lab.training.typed import keys, merged, option, read, typed, value_of, written
 
 if TYPE_CHECKING:
     from gcalign.objective import Objective
@@ -148,10 +147,16 @@ class Config:
 
     def check(self) -> None:
         """Every rule that needs no data, before anything is written."""
+        sides, remedy = (
+            ("images with views", "leave it out") if self.data.paired else ("pairs of columns", "add data=pairs")
+        )
         for key in keys(Config):
             *parents, last = key.name.split(".")
-            key.check(getattr(getattr(self, parents[0]) if parents else self, last))
-        rules.check(self)
+            value = getattr(getattr(self, parents[0]) if parents else self, last)
+            key.check(value)
+            if key.name in _ONLY_FOR[sides] and value != key.default:
+                raise ValueError(f"{key.name}={written(value)} is for {sides}, not for data={self.data.name}; {remedy}")
+        _check_together(self)
 
     @property
     def view_name(self) -> str:
@@ -285,3 +290,121 @@ def criterion_of(config: Config) -> Objective:
     if config.total_mass:
         one_way.constraints = (*one_way.constraints, TotalMass())
     return criterion
+
+
+# --- which options go together ------------------------------------------------------------------------------------
+
+_ONLY_FOR = {
+    "images with views": ("data.tail", "pairs.views", "model.stem", "knn_every", "augment_in"),
+    "pairs of columns": ("data.columns", "data.group", "data.fold", "model.encoders"),
+}
+
+
+def _check_together(config: Config) -> None:
+    """Which options go together. That each is allowed by itself is said where it is declared."""
+    from gcalign import methods
+
+    one_of("method", config.method["name"], methods.names())
+    loggers.check(config.logger)
+    if config.data.paired:
+        _check_pairs(config)
+    _check_processes(config)
+    for key in ("alpha", "beta"):
+        value = getattr(config.target, key)
+        if value and config.target.name != "blocks":
+            raise ValueError(f"target.{key}={value:g} has no effect without target.name=blocks; add it")
+    if config.method["name"] == "byol":
+        if config.pairs.weights is not None:
+            raise ValueError("pairs.weights is for methods with a plan of pairs; byol compares each pair alone")
+        if config.pairs.views != 2:
+            raise ValueError(
+                f"pairs.views={config.pairs.views} must be 2 for byol, which predicts one view from the other"
+            )
+    name = config.name
+    if name is not None and (
+        not 1 <= len(name) <= 150 or not name.isprintable() or set("/\\") & set(name) or name in (".", "..")
+    ):
+        raise ValueError(
+            f"name={name!r} must be the name of a folder: 1 to 150 printable characters without / and \\; say where "
+            "with runs="
+        )
+
+
+def _refuse(words: dict[str, bool], why: str) -> None:
+    """An error for the first word that is wrong."""
+    for word, wrong in words.items():
+        if wrong:
+            raise ValueError(f"{word} {why}")
+
+
+def _check_processes(config: Config) -> None:
+    """What each process does in a step, and what goes with several of them."""
+    nodes = f" × nodes={config.nodes}" if config.nodes > 1 else ""
+    parts = f"devices={config.devices}{nodes} × accumulate={config.accumulate}"
+    if config.batch_size % (config.world * config.accumulate):
+        raise ValueError(f"batch_size={config.batch_size} must divide among {parts}")
+    if config.batch_size // (config.world * config.accumulate) < 2:
+        raise ValueError(f"batch_size={config.batch_size} must be at least 2 × {parts}: BatchNorm needs two in each")
+    if config.world == 1:
+        several = {
+            f"strategy={config.strategy}": config.strategy != "auto",
+            "sync_batchnorm=true": config.sync_batchnorm,
+        }
+        _refuse(several, "is for several processes, and devices=1 is one; drop it, or raise devices")
+    if config.strategy == "fsdp":
+        refused = {
+            "method=byol": config.method["name"] == "byol",
+            f"accumulate={config.accumulate}": config.accumulate > 1,
+            "optimizer.name=lars": config.optimizer.name == "lars",
+            "compile=true": config.compile,
+            f"knn_every={config.knn_every}": config.knn_every > 0,
+            f"precision={config.precision}": config.precision in ("16-mixed", "16"),
+        }
+        _refuse(refused, "does not go with strategy=fsdp, which splits the weights; use strategy=ddp")
+
+
+def _check_pairs(config: Config) -> None:
+    """Pairs of columns do not take what is for images with views."""
+    data, columns = config.data, len(config.data.columns.split(",")) if config.data.columns else 2
+    if config.model.encoder != "small":
+        raise ValueError(f"model.encoder={config.model.encoder} is for images; write model.encoders=[…], one a column")
+    refused = {
+        "method=byol": config.method["name"] == "byol",
+        f"target.name={config.target.name}": config.target.name == "labels",
+    }
+    _refuse(refused, f"is for images with views, not for data={data.name}; leave it out")
+    if not (data.test > 0 and data.validation > 0 and data.test + data.validation < 1):
+        raise ValueError(
+            f"data.validation={data.validation:g} and data.test={data.test:g} must be shares above 0 that leave pairs "
+            "for training; 0.1 and 0.2 are usual"
+        )
+    if config.model.encoders and len(encoders_of(config)) != columns:
+        raise ValueError(f"model.encoders={config.model.encoders} must have one for each of the {columns} columns")
+
+
+def encoders_of(config: Config) -> list[str]:
+    """The names of the encoders of pairs, as they were given."""
+    return [name.strip() for name in config.model.encoders.strip("[]").split(",")] if config.model.encoders else []
+
+
+# --- settings of the paper, by data set: `recipe=` ----------------------------------------------------------------
+
+_HEAD = {"projector": "mlp2", "hidden": 2048, "out": 128}
+_ADAM = {"name": "adam", "lr": 3e-4, "weight_decay": 0.0, "schedule": "constant", "warmup": 0.0}
+_SGD = {"name": "sgd", "lr": 0.6, "momentum": 0.9, "weight_decay": 1e-6, "schedule": "linear", "warmup": 0.0}
+_COSINE = {**_ADAM, "weight_decay": 1.5e-6, "schedule": "cosine", "final": 0.0}
+_RESNET18, _RESNET50 = {"encoder": "resnet18", **_HEAD}, {"encoder": "resnet50", **_HEAD}
+_LARGE = {"encoder": "resnet18", "projector": "mlp3-bn", "hidden": 2048, "out": 2048}
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {},  # the paper's ε alone; the others below have it, too
+    # app:hpdetails; the paper's lr belongs to batches of 512
+    "cifar": {"epochs": 500, "batch_size": 512, "model": _RESNET18, "optimizer": _SGD},
+    "svhn": {"epochs": 500, "batch_size": 512, "model": _RESNET50, "optimizer": _ADAM},
+    "imagenet100": {"epochs": 200, "batch_size": 512, "model": _RESNET50, "optimizer": _ADAM},
+    # appendix:dgsetting
+    "pacs": {"epochs": 1500, "batch_size": 256, "model": _LARGE, "optimizer": _COSINE},
+}
+PAPER_EPS = 0.5  # of all methods but those whose ε is not the paper's
+OTHER_EPS = ("byol", "clip", "siglip")

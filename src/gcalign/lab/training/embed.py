@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from gcalign.lab.training.typed import value_of
 CORRUPTION = ("corruption", "severity")
 
 
-def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> Path:
+def embed(overrides: Sequence[str], output: str) -> Path:
     """`run=… data=…`: features of any data set or folder as a parquet file (index, image, label, domain, f0 … fD).
 
     `split=` is all of a data set that comes undivided, else train, unless given; `corruption=` and `severity=` choose
@@ -42,7 +43,7 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     run = run_on_columns(overrides)
     known = ("run", "encoder", "split", "device", *CORRUPTION, *DATA) if run is None else (*COLUMNS, "column")
     given = words(overrides, known, ("run",))
-    columns, features = _images(given, progress) if run is None else _column(run, given)
+    columns, features = _images(given) if run is None else _column(run, given)
     columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), buffer)
@@ -50,12 +51,13 @@ def embed(overrides: Sequence[str], output: str, *, progress: bool = False) -> P
     return path
 
 
-def _images(given: dict[str, str], progress: bool) -> tuple[dict[str, Any], Tensor]:
+def _images(given: dict[str, str]) -> tuple[dict[str, Any], Tensor]:
     device, run = device_of(given), Run.at(given["run"])
     data = data_of(run, given)
     more = {key: value_of(key, given[key]) for key in CORRUPTION if key in given}
     images = images_of(data, given.get("split", whole_split(data.name)), **more)
-    features = extract(load_encoder(run.path, encoder=given.get("encoder")), images, device=device, progress=progress)
+    encoder = load_encoder(run.path, encoder=given.get("encoder"))
+    features = extract(encoder, images, device=device, progress=sys.stderr.isatty())
     columns: dict[str, Any] = {"index": list(range(len(images)))}
     if images.places:
         # undecodable bytes of a name are spelt out: parquet holds UTF-8 alone

@@ -15,7 +15,7 @@ from gcalign.errors import count, one_of
 from gcalign.kernels import normalize
 from gcalign.lab.data.decode import pixels_of
 from gcalign.lab.data.sides import Items, Preprocessing
-from gcalign.lab.models.state import evaluating
+from gcalign.lab.evaluation.features import in_batches
 from gcalign.lab.words import explained
 
 
@@ -89,21 +89,20 @@ class Encoder(nn.Module):
 
     def embed_items(self, items: Items, batch_size: int = 256) -> Tensor:
         """The same for items as `Samples` hold them."""
-        return self._embedded(len(items), batch_size, lambda rows: items[rows.start : rows.stop])
+        return self._embedded(len(items), batch_size, lambda rows: items[int(rows[0]) : int(rows[-1]) + 1])
 
-    def _embedded(self, n: int, batch_size: int, take: Callable[[range], Items]) -> Tensor:
+    def _embedded(self, n: int, batch_size: int, take: Callable[[Tensor], Items]) -> Tensor:
         device = next((x.device for x in self.network.parameters()), torch.device("cpu"))
-        parts = []
-        with evaluating(self), torch.inference_mode():
-            for start in range(0, n, batch_size):
-                some = take(range(start, min(start + batch_size, n)))
-                some = some.to(device) if isinstance(some, Tensor) else some
-                parts.append(self(self.side(some)).float().cpu())
-        features = torch.cat(parts)  # outside inference mode: an ordinary tensor
+
+        def prepared(rows: Tensor) -> Any:
+            some = take(rows)
+            return self.side(some.to(device) if isinstance(some, Tensor) else some)
+
+        features = in_batches(self, n, prepared, batch_size)
         return normalize(features) if self.unit else features
 
-    def _pixels(self, images: Sequence[Any], rows: range) -> Tensor:  # [B, 3, H, W] uint8
-        return torch.from_numpy(np.stack([self._image(k, images[k]) for k in rows])).movedim(3, 1)
+    def _pixels(self, images: Sequence[Any], rows: Tensor) -> Tensor:  # [B, 3, H, W] uint8
+        return torch.from_numpy(np.stack([self._image(k, images[k]) for k in rows.tolist()])).movedim(3, 1)
 
     def _image(self, k: int, image: Any) -> Any:  # [H, W, 3] uint8
         # Pillow's readers raise whatever damaged bytes lead them to

@@ -164,100 +164,27 @@ _KINDS = {"onnx": _onnx, "torch-export": _torch_export, "safetensors": _safetens
 
 # --- the card -------------------------------------------------------------------------------------------------
 
-_USE = {
-    "onnx": """import numpy, onnxruntime
-
-session = onnxruntime.InferenceSession("model.onnx")
-(features,) = session.run(None, {{"{called}": {called}}})  # numpy float32 [B, {sizes}]{range}""",
-    "torch-export": """import torch
-
-model = torch.export.load("model.pt2").module()
-features = model({called})  # float32 [B, {sizes}]{range}""",
-    "safetensors": """from gcalign.lab.models import encoder
-from safetensors.torch import load_file
-
-network = encoder({name!r}, shape={shape}, width={width}, stem={stem!r}).eval()
-network.load_state_dict(load_file("model.safetensors"))
-features = network(images)  # float32 [B, {sizes}]{range}, normalised as below""",
-    "column": """import gcalign
-
-encoder = gcalign.load("runs/…")[{column!r}]  # model.safetensors has the weights of encoder.network
-features = encoder.embed(items)""",
-}
-
 
 def card(run: Run, config: Config, encoder: Encoder, kind: str, error: float) -> str:
     """What somebody who gets the file should know: data, method, results with their protocols, limits."""
-    m, shape, images = config.model, encoder.shape, encoder.side.kind == "image"
-    name, data, column = (_cell(x) for x in (config.method["name"], config.data.name, encoder.side.name))
-    of_column = config.data.paired
-    use = _USE["column" if of_column and kind == "safetensors" else kind].format(
-        called=_called(encoder), sizes=", ".join(map(str, shape)), range=", RGB in [0, 1]" if images else "",
-        name=m.encoder, shape=shape,
-        width=m.width, stem=m.stem, column=encoder.side.name,
-    )  # fmt: skip
-    chosen = {key: value for key, value in sorted(config.method.items()) if key != "name" and value is not None}
-    options = _cell(", ".join(f"{key}={value}" for key, value in chosen.items()))
-    noise = f", {100 * config.pairs.noise:g} % of the pairs mismatched on purpose" if config.pairs.noise else ""
-    optimizer = f"{_cell(config.optimizer.name)} with learning rate {config.optimizer.lr:g}"
-    mean, std = (", ".join(f"{x:.4g}" for x in values[:8]) for values in (encoder.side.mean, encoder.side.std))
-    samples = "pairs of its table" if of_column else "images of its training split"
-    samples = f"all {samples}" if config.data.limit is None else f"{config.data.limit} training {samples.split()[0]}"
-    what = f"The encoder of the column {column}" if of_column else "An encoder of images"
-    views = "" if of_column else f", {config.pairs.views} views ({_cell(config.view_name)}) of each"
-    prepared = f"Items are normalised by mean ({mean}) and standard deviation ({std})." if mean else ""
-    if images:
-        prepared = (
-            f"Images are RGB: the shorter side is brought to {shape[1]}, and the square in the middle taken. Mean "
-            f"({mean}), standard deviation ({std}) of the channels, in [0, 1]."
-        )
-    title = column if of_column else _cell(m.encoder)
-    model = f"encoders {_cell(m.encoders or 'by kind')}" if of_column else f"encoder {_cell(m.encoder)}"
-    return f"""# {title} trained with {name} on {data}
+    import jinja2
 
-{what}: {"×".join(map(str, shape)) or "a text"} → {encoder.features} features. No label was used, unless the target
-below reads them.
-
-## Use
-
-```python
-{use}
-```
-
-The exported model was compared with the original on five random items: the largest difference is {error:.1e}.
-
-## Data
-
-{data}, {samples}{views}{noise}. {prepared}
-
-## Method
-
-{name} ({options or "default options"}), target {_cell(config.target.name)}; {model} of width {m.width:g}, projector
-{_cell(m.projector)}; {config.epochs} epochs, batch {config.batch_size}, {optimizer}, seed {config.seed}.
-Run {config.hash}, gcalign {gcalign.__version__}.
-
-## Results
-
-{_results(run)}
-
-## Limits
-
-* One run with one seed. The spread over seeds is not part of this card.
-* Measured on {data} only. Other {"images, sizes and cameras" if images else "items"} can give other features.
-* Features reflect what {"the sides of a pair" if of_column else "views of one image"} have in common, and whatever
-  bias the data has. Test them on your task.
-"""
-
-
-def _results(run: Run) -> str:
-    probes = [line for line in run.results() if line["kind"] == "probe"]
-    if not probes:
-        return f"None were recorded. `gcalign probe run={_cell(run.path.name)}` measures them."
-    rows = ["| protocol | accuracy | tested on | samples | labels | seed |", "|---|---|---|---|---|---|"]
-    for line in probes:
-        more = " | ".join(_cell(line.get(key, "–")) for key in ("split", "n_test", "labels_used", "seed"))
-        rows.append(f"| {_cell(line['protocol'])} | {100 * line['accuracy']:.1f} % | {more} |")
-    return "\n".join(rows)
+    side, chosen = encoder.side, {k: v for k, v in sorted(config.method.items()) if k != "name" and v is not None}
+    known = {
+        "columns": config.data.paired,
+        "called": _called(encoder),
+        "sizes": ", ".join(map(str, side.shape)),
+        "options": ", ".join(f"{key}={value}" for key, value in chosen.items()),
+        "probes": [line for line in run.results() if line["kind"] == "probe"],
+        "run": run.path.name,
+        "version": gcalign.__version__,
+    }
+    known |= {name: ", ".join(f"{x:.4g}" for x in getattr(side, name)[:8]) for name in ("mean", "std")}
+    # whatever a file says is a text of one line
+    here = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_cell)
+    here.filters["repr"] = repr
+    template = here.from_string(Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8"))
+    return template.render(config=config, encoder=encoder, side=side, kind=kind, error=error, **known)
 
 
 def _cell(value: object) -> str:

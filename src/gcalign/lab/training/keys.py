@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from gcalign.lab.training.config import COMMON, Config
-from gcalign.lab.training.recipes import RECIPES
+from gcalign.lab.training.config import COMMON, RECIPES, Config
 from gcalign.lab.training.typed import About, Key, keys, written
 
 _METHODS = Path(__file__).parents[2] / "methods.py"

@@ -37,13 +37,10 @@ def show(folder: str, *, mean: bool = False) -> None:
 
 def listing(folder: str) -> list[dict[str, Any]]:
     """One row for each run below a folder, in words: what it is, how far it is, its best-known accuracies."""
-    rows = []
-    for record in (_record(*each) for each in _read(folder)):
-        accuracy = ", ".join(f"{k} {100 * v:.1f} %" for k, v in record["accuracy"].items())
-        rows.append(
-            {key: "–" if value is None else value for key, value in {**record, "accuracy": accuracy or None}.items()}
-        )
-    return rows
+    rows = [_record(*each) for each in _read(folder)]
+    for row in rows:
+        row["accuracy"] = ", ".join(f"{k} {100 * v:.1f} %" for k, v in row["accuracy"].items()) or None
+    return [{key: "–" if value is None else value for key, value in row.items()} for row in rows]
 
 
 def records(folder: str) -> list[dict[str, Any]]:
@@ -69,55 +66,40 @@ def _accuracies(results: list[dict[str, Any]]) -> dict[str, float]:
     return {line["protocol"]: line["accuracy"] for line in results if line["kind"] == "probe"}
 
 
+def _about(config: Config) -> dict[str, Any]:
+    pairs = f"{config.pairs.noise:.0%} mismatched" if config.pairs.noise else "clean"
+    return {"method": config.method["name"], "data": config.data.name, "pairs": pairs}
+
+
 def _record(run: Run, config: Config | None, results: list[dict[str, Any]]) -> dict[str, Any]:
     record: dict[str, Any] = dict.fromkeys(COLUMNS) | {"run": str(run.path), "accuracy": {}, "state": "unreadable"}
     if config is None:
         return record
     steps = [r["step"] for r in results if r["kind"] == "train"]
     started = datetime.datetime.fromtimestamp(run.config_file.stat().st_mtime)
-    return record | {
-        "method": config.method["name"],
-        "data": config.data.name,
-        "pairs": _pairs(config),
-        "seed": config.seed,
-        "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
-        "accuracy": _accuracies(results),
-        "started": started.strftime("%Y-%m-%d %H:%M"),
-    }
+    record |= _about(config) | {"seed": config.seed, "accuracy": _accuracies(results)}
+    record["state"] = "done" if run.done else f"step {steps[-1] if steps else 0}"
+    return record | {"started": started.strftime("%Y-%m-%d %H:%M")}
 
 
 def summary(folder: str) -> list[dict[str, Any]]:
     """Mean and spread over seeds for the runs of a folder that differ in nothing but their seed."""
-    groups: dict[str, tuple[Config, dict[str, list[float]]]] = {}
+    groups: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, list[float]]]] = {}
     for _, config, results in _read(folder):
         if config is not None:
-            settings = json.dumps(config.identity | {"seed": None}, sort_keys=True)
-            group = groups.setdefault(settings, (config, {}))[1]
+            settings = _flat(config.identity | {"seed": None})
+            group = groups.setdefault(json.dumps(settings, sort_keys=True), (_about(config), settings, {}))
             for protocol, accuracy in _accuracies(results).items():
-                group.setdefault(protocol, []).append(100 * accuracy)
+                group[2].setdefault(protocol, []).append(100 * accuracy)
     rows = []
-    differing = _differing([config for config, _ in groups.values()])
-    for (config, accuracies), more in zip(groups.values(), differing, strict=True):
+    for about, settings, accuracies in groups.values():
+        peers = [other for their, other, _ in groups.values() if their == about]
+        more = ", ".join(f"{k}={v}" for k, v in settings.items() if any(peer.get(k) != v for peer in peers))
         spread = {p: f" ± {statistics.stdev(v):.2f}" if len(v) > 1 else "" for p, v in accuracies.items()}
         shown = {p: f"{statistics.fmean(v):.2f}{spread[p]}" for p, v in accuracies.items()}
-        about = {"method": config.method["name"], "data": config.data.name, "pairs": _pairs(config), "settings": more}
-        rows.append(about | {"seeds": max(map(len, accuracies.values()), default=0), **shown})
+        seeds = max(map(len, accuracies.values()), default=0)
+        rows.append(about | {"settings": more or "–", "seeds": seeds, **shown})
     return rows
-
-
-def _pairs(config: Config) -> str:
-    return f"{config.pairs.noise:.0%} mismatched" if config.pairs.noise else "clean"
-
-
-def _differing(configs: list[Config]) -> list[str]:
-    """For each config the keys that differ among those of the same method, data and pairs."""
-    plain = [_flat(config.identity | {"seed": None}) for config in configs]
-    heads = [(config.method["name"], config.data.name, config.pairs.noise) for config in configs]
-    differing = []
-    for mine, head in zip(plain, heads, strict=True):
-        peers = [other for other, theirs in zip(plain, heads, strict=True) if theirs == head]
-        differing.append(", ".join(f"{k}={v}" for k, v in mine.items() if any(p.get(k) != v for p in peers)) or "–")
-    return differing
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -20,9 +20,8 @@ from gcalign.kernels import normalize
 from gcalign.lab.data.sides import Preprocessing, Samples
 from gcalign.lab.models import Factory, Twin, momentum_at, outside, predictor, projector
 from gcalign.lab.models.encoders import USUAL, side_encoder
-from gcalign.lab.training.config import Config, criterion_of
+from gcalign.lab.training.config import Config, criterion_of, encoders_of
 from gcalign.lab.training.optimizers import lr_at, optimizer_of
-from gcalign.lab.training.rules import encoders_of
 from gcalign.lab.training.stream import Batch, seed_of
 from gcalign.metrics import alignment, uniformity
 from gcalign.symmetric import Symmetric

@@ -17,25 +17,24 @@ if TYPE_CHECKING:
 
 def digest(path: str) -> str:
     """A hash of the file's bytes."""
-    return hashlib.sha256(_bytes(path)).hexdigest()[:10]
+    return _read(path)[1]
 
 
-def _bytes(path: str) -> bytes:
-    with explained(
-        f"pairs.weights={path} cannot be read", "`gcalign audit … --feedback weights.npy` writes one", OSError
-    ):
-        return files.read(path_of(path), "ARRAY_BYTES")
+def _read(path: str) -> tuple[bytes, str]:
+    remedy = "`gcalign audit … --feedback weights.npy` writes one"
+    with explained(f"pairs.weights={path} cannot be read", remedy, OSError):
+        content = files.read(path_of(path), "ARRAY_BYTES")
+    return content, hashlib.sha256(content).hexdigest()[:10]
 
 
 def weights_of_pairs(pairs: PairOptions, n: int) -> Tensor | None:  # [n]
     """A weight for each of n pairs, or None if the run has no weights."""
     if pairs.weights is None:
         return None
-    content = _bytes(pairs.weights)
-    if hashlib.sha256(content).hexdigest()[:10] != pairs.digest:
+    content, known = _read(pairs.weights)
+    if known != pairs.digest:
         raise ValueError(f"pairs.weights={pairs.weights} is not the file the run was configured with; train it again")
-    remedy = "it must be numbers in an npy file"
-    with explained(f"pairs.weights={pairs.weights} cannot be read", remedy, ValueError, TypeError):
+    with explained(f"pairs.weights={pairs.weights} cannot be read", "it must be numbers in an npy file", TypeError):
         weights = torch.tensor(arrays.from_bytes(content, path_of(pairs.weights))).float()
     if weights.shape != (n,) or not bool((weights >= 0).all() & weights.isfinite().all()):
         raise ValueError(

@@ -6,16 +6,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from gcalign.errors import count, one_of
 from gcalign.lab.experiments.engine import processes, records, search
 from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, data_name, named
 from gcalign.lab.experiments.engine.jobs import Archive, command, config_of
 from gcalign.lab.experiments.engine.processes import called
 from gcalign.lab.experiments.engine.records import Record
+from gcalign.lab.training.typed import keys, option, read, typed
 from gcalign.lab.words import path_of, printable, quoted
 
-OWN = ("scale", "runs", "out", "jobs", "redraw", "partial", "dry", "launcher")
+
+@dataclass(frozen=True)
+class Words:
+    """The words of this command; all others are words of `gcalign train`, for every run."""
+
+    scale: Literal["tiny", "small", "paper"] = option("tiny", "how much is done")
+    runs: str | None = option(None, "folder of the runs")
+    out: str = option("results", "folder of the result files")
+    jobs: int | None = option(None, "processes", least=1, remedy="leave it out for one per core or GPU")
+    redraw: bool = option(False, "draw from the result file alone")
+    partial: bool = option(False, "draw what is finished")
+    dry: bool = option(False, "only show the commands")
+    launcher: str | None = option(None, "of Hydra, for a cluster")
 
 
 @dataclass(frozen=True)
@@ -25,18 +38,16 @@ class Reproduction:
     name: str  # of the experiment, as it was typed
     experiment: Experiment
     scale: Scale
-    runs: str
-    out: Path
-    jobs: int | None = None
-    redraw: bool = False
-    partial: bool = False
-    dry: bool = False
-    launcher: str | None = None
+    asked: Words
     hydra: tuple[str, ...] = ()  # words of the launcher
 
     @property
+    def runs(self) -> str:
+        return self.asked.runs or f"runs/{self.scale.name}"
+
+    @property
     def folder(self) -> Path:
-        return self.out / self.scale.name
+        return path_of(self.asked.out) / self.scale.name
 
     @property
     def file(self) -> Path:
@@ -48,69 +59,48 @@ class Reproduction:
 
 
 def parsed(name: str, overrides: Sequence[str]) -> Reproduction:
-    """`key=value` words: this command's own, and words of `gcalign train` for every run."""
-    experiment = named(name)
-    own: dict[str, str] = {}
-    words, options = [], []
+    """`key=value` words: this command's own, those of a launcher, and words of `gcalign train` for every run."""
+    experiment, known = named(name), {key.name: key for key in keys(Words)}
+    own: dict[str, Any] = {}
+    words: list[str] = []
+    hydra: list[str] = []
     for word in overrides:
         key, equals, value = word.partition("=")
         if not equals:
             raise ValueError(f"{word!r} must be key=value; e.g. scale=small, jobs=2 or data.root=…")
         if key in ("method", "data", "seed"):
             raise ValueError(f"{word!r} is decided by the experiment; train such a run with `gcalign train {word}`")
-        if key in OWN:
-            own[key] = value
-        elif key.startswith("hydra"):
-            options.append(word)
+        if key in known:
+            own[key] = read(known[key], value)
         else:
-            words.append(word)
-    if options and "launcher" not in own:
-        raise ValueError(f"{options[0]!r} is an option of a launcher; say which with launcher=, or leave it out")
-    scale = experiment.at(own.get("scale", "tiny"), words)
-    return Reproduction(
-        name=name,
-        experiment=experiment,
-        scale=scale,
-        runs=own.get("runs", f"runs/{scale.name}"),
-        out=path_of(own.get("out", "results")),
-        jobs=_number(own["jobs"]) if "jobs" in own else None,
-        redraw=_truth(own, "redraw"),
-        partial=_truth(own, "partial"),
-        dry=_truth(own, "dry"),
-        launcher=own.get("launcher"),
-        hydra=tuple(options),
-    )
-
-
-def _number(text: str) -> int:
-    if not text.isdigit():
-        raise ValueError(f"jobs={text!r} must be a whole number of processes; leave it out for one per core or GPU")
-    return count("jobs", int(text), "leave it out for one per core or GPU")
-
-
-def _truth(own: dict[str, str], key: str) -> bool:
-    return one_of(key, own.get(key, "false").lower(), ("true", "false")) == "true"
+            (hydra if key.startswith("hydra") else words).append(word)
+    asked: Words = typed(Words, own)
+    for key, value in own.items():
+        known[key].check(value)
+    if hydra and asked.launcher is None:
+        raise ValueError(f"{hydra[0]!r} is an option of a launcher; say which with launcher=, or leave it out")
+    return Reproduction(name, experiment, experiment.at(asked.scale, words), asked, tuple(hydra))
 
 
 def reproduce(name: str, overrides: Sequence[str]) -> None:
     """Runs what is missing, then writes and draws. Raises SystemExit(1) if a job failed."""
     request = parsed(name, overrides)
-    if request.redraw:
+    if request.asked.redraw:
         _draw(request)
         return
-    if request.dry:
+    if request.asked.dry:
         _show(request)
         return
-    if request.launcher:
+    if request.asked.launcher:
         from gcalign.lab.experiments.engine.launch import check
 
-        check(request.launcher)
-    if not request.partial:
+        check(request.asked.launcher)
+    if not request.asked.partial:
         _check_data(request)
     chosen = _searched(request)
     jobs = _jobs(request, chosen)
     archive = request.archive(request.experiment.name)
-    if not request.partial:
+    if not request.asked.partial:
         _run(request, jobs, archive, archive.computed(jobs))
     written = archive.save(jobs, _computed(request, jobs, archive))
     have = len(jobs) - len(archive.missing(jobs))
@@ -146,7 +136,7 @@ def _searched(request: Reproduction) -> Chosen:
     while len(trials) < len(further := search.jobs(request.scale, methods, archive.collect(trials))):
         trials = further
         missing = archive.missing(trials)
-        if missing and request.partial:
+        if missing and request.asked.partial:
             raise ValueError(
                 f"{len(missing)} of {len(trials)} runs of the search are not finished, and the others follow from it; "
                 f"finish it with: {_again(request, f'runs={request.runs}')}"
@@ -200,17 +190,17 @@ def _read(request: Reproduction, job: Job) -> None:
 def _run(request: Reproduction, jobs: Sequence[Job], archive: Archive, others: Sequence[Record] = ()) -> None:
     """Runs what is missing, here or on a cluster, and files each as it ends; says how to do alone what failed."""
     missing = archive.missing(jobs)
-    if request.launcher and missing:
+    if request.asked.launcher and missing:
         from gcalign.lab.experiments.engine.launch import launch
 
-        where = {"launcher": request.launcher, "title": archive.name}
+        where = {"launcher": request.asked.launcher, "title": archive.name}
         failures = launch(missing, request.scale, request.runs, options=request.hydra, **where)
     else:
         failures = processes.sweep(
             missing,
             request.scale,
             request.runs,
-            workers=request.jobs,
+            workers=request.asked.jobs,
             title=archive.name,
             after=lambda job: archive.save(jobs, others),
         )
@@ -233,7 +223,7 @@ def _draw(request: Reproduction) -> None:
 
 
 def _again(request: Reproduction, *more: str) -> str:
-    words = (request.name, f"scale={request.scale.name}", f"out={request.out}", *more)
+    words = (request.name, f"scale={request.scale.name}", f"out={path_of(request.asked.out)}", *more)
     return quoted("gcalign", "reproduce", *words)
 
 
