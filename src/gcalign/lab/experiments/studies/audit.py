@@ -122,7 +122,7 @@ def _cell(clean: Clean, kind: str, share: float, seed: int) -> list[Record]:
     """Every score on pairs of which a share is mismatched in one way."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    from gcalign.auditing.pairs import SCORES, audit
+    from gcalign.auditing.pairs import SCORES, audit_embeddings
     from gcalign.lab.audit.cells import mismatch
 
     partners, wrong = mismatch(clean, kind, share, seed)
@@ -131,7 +131,7 @@ def _cell(clean: Clean, kind: str, share: float, seed: int) -> list[Record]:
     a, b, folds = clean.embed(partners)
     records = []
     for score in SCORES:
-        result = audit(a, b, score=score, folds=folds, seed=seed)
+        result = audit_embeddings(a, b, score=score, folds=folds, seed=seed)
         suspicion = result.suspicion.double().numpy()
         flagged = int(result.flagged.sum())
         about = {

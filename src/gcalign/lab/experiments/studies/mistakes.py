@@ -65,7 +65,7 @@ def compute(of: Computing) -> Iterator[list[Record]]:
 
 
 def read(path: Path, n: int, seed: int) -> pd.DataFrame:
-    """Messages without markup, 3 to 40 words, each pair once: n of them at random, so that shares stay what they are."""
+    """Messages without markup, 3 to 40 words, each pair once: n at random, so that shares stay what they are."""
     import pandas as pd
 
     every = pd.read_parquet(path)
