@@ -40,11 +40,11 @@ fuzz: .venv/ready
 	cd tests && ../$(BIN)/python -m fuzz --compile --cases 60 --seed $(SEED)
 
 faults: .venv/ready
-	$(BIN)/pytest -s -n 0 -m slow tests/test_faults.py
+	$(BIN)/pytest -s -n 0 -m slow tests/lab/training/test_faults.py
 
 differential: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
-	$(BIN)/pytest -s tests/test_differential.py
+	$(BIN)/pytest -s tests/core/test_differential.py
 
 versions:
 	$(PYTHON) tests/versions.py

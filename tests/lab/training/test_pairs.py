@@ -592,7 +592,7 @@ def test_a_learnable_epsilon_is_clip_s_logit_scale_with_its_clamp():
 # the page
 
 
-PAGE = (Path(__file__).parents[1] / "docs" / "image-and-text.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "image-and-text.md").read_text()
 COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^(gcalign .*)$", PAGE, re.MULTILINE)]
 
 

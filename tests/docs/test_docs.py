@@ -27,7 +27,7 @@ import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Rows, cli, methods
 from gcalign.lab.experiments.engine import launch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "life-of-a-call.md"
 PAGES = sorted(path.stem for path in DOCS.glob("*.md"))

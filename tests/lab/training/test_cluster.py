@@ -445,6 +445,6 @@ def test_of_several_processes_one_shows_a_dry_run(monkeypatch, capsys):
 
 
 def test_the_page_has_every_kind_of_start():
-    text = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text()
     for word in ("devices=8", "torchrun --nnodes=2 --nproc-per-node=4", "srun", "submitit_slurm", "ray", "joblib"):
         assert word in text

@@ -11,7 +11,7 @@ import pytest
 from gcalign.cli import main
 from gcalign.lab.experiments.engine import claims, experiment, ledger, records
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 SMALL = DOCS / "results" / "small"
 FILES = sorted(path for path in SMALL.glob("*.jsonl") if not path.stem.startswith("search"))
 TABLES = [path for path in FILES if path.with_suffix(".md").exists()]

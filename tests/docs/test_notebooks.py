@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-EMOJI = Path(__file__).parents[2] / "shared" / "data" / "emoji" / "pairs.parquet"
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+EMOJI = Path(__file__).parents[3] / "shared" / "data" / "emoji" / "pairs.parquet"
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
 def cells(path: Path, kind: str) -> list[str]:

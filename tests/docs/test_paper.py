@@ -11,7 +11,7 @@ import pytest
 from gcalign.lab import verify
 from gcalign.lab.experiments.engine import experiment
 
-PAGE = (Path(__file__).parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "paper.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
 # every \\label of the paper's text that is no section: the text itself is not part of this repository
 LABELS = [
@@ -177,7 +177,7 @@ def test_the_page_says_what_the_check_says(label, word):
 
 
 def test_the_labels_are_those_of_the_text():
-    source = next(Path(__file__).parents[2].glob("shared/paper/*.txt"), None)
+    source = next(Path(__file__).parents[3].glob("shared/paper/*.txt"), None)
     if source is None:
         pytest.skip("the paper's text is not here")
     found = re.findall(r"\\label\{([^}]*)\}", source.read_text())

@@ -18,7 +18,7 @@ from torch import Tensor
 import gcalign
 from browser import chromium
 
-PAGE = Path(__file__).parents[1] / "docs" / "explorer"
+PAGE = Path(__file__).parents[2] / "docs" / "explorer"
 HARD, OFF = math.inf, None
 SIDES = [(HARD, OFF), (OFF, HARD), (OFF, OFF), (HARD, HARD), (0.2, 0.2), (HARD, 0.5), (0.05, 2.0), (0.3, OFF)]
 SETTINGS = list(itertools.product(("squared", "cosine"), SIDES, (0.05, 0.4), (1, 6, 30), ((0.0, 0.0), (0.2, 0.05))))

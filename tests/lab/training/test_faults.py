@@ -1,6 +1,6 @@
 """Training under faults. Each test prints its figures: `make slow` runs them in full, CI a few of each.
 
-`GCALIGN_FAULTS=20 pytest tests/test_faults.py -s` runs so many of each.
+`GCALIGN_FAULTS=20 pytest tests/lab/training/test_faults.py -s` runs so many of each.
 """
 
 from __future__ import annotations

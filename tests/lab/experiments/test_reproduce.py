@@ -473,7 +473,7 @@ def test_a_job_that_fails_or_dies_stops_no_other(tmp_path):
 @pytest.mark.slow
 def test_workers_end_with_a_command_that_is_killed(tmp_path):
     code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import quick as q\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import quick as q\n"
         "from gcalign.lab.experiments.engine import experiment, processes\n"
         "some = [q.quick(seed=s) for s in (0, 1)]\n"
         f"processes.sweep(some, experiment.TINY, {str(tmp_path)!r}, workers=2, work=q.wait)"
@@ -733,7 +733,7 @@ def test_a_job_meets_few_modules_on_its_way_to_a_verdict(tmp_path):
 @pytest.fixture
 def batches(tmp_path, monkeypatch):
     """The experiment of docs/add-your-own.md, in the current folder."""
-    page = (Path(__file__).parents[1] / "docs" / "add-your-own.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "add-your-own.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(\"\"\"Does .*?)^```", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "batches.py").write_text(code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

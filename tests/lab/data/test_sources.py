@@ -28,7 +28,7 @@ from gcalign.lab.data.sides import views_of
 from gcalign.lab.data.sources import labels_of, load, names
 from gcalign.lab.training.config import configured
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is absent")
 
 

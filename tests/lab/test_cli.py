@@ -20,7 +20,7 @@ import pytest
 
 from gcalign import cli
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_help_lists_every_command_with_an_example(capsys):

@@ -309,7 +309,7 @@ def test_cells_escape_what_markdown_and_latex_would_read():
 
 
 def test_the_papers_numbers_are_those_of_its_text():
-    source = next(Path(__file__).parents[2].glob("shared/paper/*.txt"), None)
+    source = next(Path(__file__).parents[4].glob("shared/paper/*.txt"), None)
     if source is None:
         pytest.skip("the paper's text is not here")
     text = source.read_text().replace("{\\footnotesize ", "").replace(" ", "")
