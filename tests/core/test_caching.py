@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gcalign
 from gcalign.lab.models import Twin
+from processes import needs_gloo, ranks
 
 METHODS = [(name, layout) for name in gcalign.methods.names() for layout in ("cross", "joint")]
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
-needs_gloo = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
 
 
 def mlp(*middle, inputs=6, seed=0):
@@ -353,9 +352,7 @@ def towers(sharing, wrap=lambda module: module):
     return (one,), (wrapped, wrapped if sharing == "one" else Stopped(wrapped))
 
 
-def rank_main(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def rank_main(rank):
     x, y = (view[8 * rank : 8 * rank + 8] for view in views(16))
     found = {}
     for sharing in SHARING:
@@ -373,9 +370,7 @@ def rank_main(rank, folder):
                 module.zero_grad()
             loss = gcalign.cached_backward(criterion, sides, (x, y), chunk=3)
         found[sharing] = (loss, len(reduced), gradients(*modules, criterion))
-    torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
+    return found
 
 
 def counted(reduced, bucket):
@@ -385,14 +380,13 @@ def counted(reduced, bucket):
 
 @needs_gloo
 def test_two_processes_give_the_gradient_of_the_joined_batch_and_reduce_once(tmp_path):
-    mp.spawn(rank_main, args=(str(tmp_path),), nprocs=2)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    found = ranks(rank_main, tmp_path)
     for sharing in SHARING:
         modules, (first, second) = towers(sharing)
         criterion, (x, y) = gcalign.method("clip"), views(16)
         loss = criterion(first(x), second(y))
         loss.backward()
-        for rank in ranks:
+        for rank in found:
             got, reductions, grads = rank[sharing]
             torch.testing.assert_close(got, loss.detach(), **EXACT)
             same(grads, gradients(*modules, criterion))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -415,3 +416,34 @@ def test_metrics_check_their_arguments(mistake, expected):
 def test_unknown_public_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="Cosin"):
         _ = gcalign.Cosin
+
+
+@pytest.mark.parametrize("option", ["iterations", "block"])
+def test_a_number_that_torch_cannot_hold_is_refused(option):
+    with pytest.raises(ValueError, match=rf"{option}=9+ must be below 2\^63"):
+        gcalign.method("gca-uot", **{option: 99999999999999999999})
+
+
+def test_a_switch_is_true_or_false():
+    for value in ("x", 1, -0.5, [1]):
+        with pytest.raises(TypeError, match=r"learnable=.* must be True or False"):
+            gcalign.method("clip", learnable=value)
+
+
+def test_numpy_scalars_are_numbers(batch):
+    z1, z2 = batch()
+    for make in (np.float64, np.float32, np.float16):
+        eps = make(0.5)
+        assert torch.equal(gcalign.method("gca-ince", eps=eps)(z1, z2), gcalign.method("gca-ince", eps=0.5)(z1, z2))
+        criterion = gcalign.method("gca-uot", eps=eps, relax=(eps, eps), iterations=np.int64(7), tol=make(0.0))
+        assert torch.equal(
+            criterion(z1, z2), gcalign.method("gca-uot", eps=0.5, relax=(0.5, 0.5), iterations=7, tol=0.0)(z1, z2)
+        )
+    assert repr(gcalign.Capacity(np.float32(0.5))) == repr(gcalign.Capacity(0.5))
+    assert repr(gcalign.Rows(np.float64(0.2))) == "Rows(penalty=0.2)"
+    gcalign.Blocks(np.float64(0.5), np.int32(0))
+    pairs = torch.randn(2, 60, 8, generator=torch.Generator().manual_seed(0))
+    audits = [gcalign.audit(*pairs, seed=seed) for seed in (3, np.int64(3))]
+    assert torch.equal(audits[0].suspicion, audits[1].suspicion)
+    with pytest.raises(TypeError, match="must be a number"):
+        gcalign.method("gca-ince", eps=np.bool_(True))

@@ -28,7 +28,6 @@ from gcalign import (
 METHODS = gcalign.methods.names()
 LAYOUTS = ("cross", "joint")
 TEMPERATURES = (1e-3, 0.01, 0.05, 0.5, 10.0)
-SIZES = (1, 2, 3, 17, 256)
 HALF = (torch.float16, torch.bfloat16)
 
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -72,15 +71,6 @@ def error(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
 # --- what must stay finite ------------------------------------------------------------------------------------
 
 
-@every_method
-@both_layouts
-@pytest.mark.parametrize("eps", TEMPERATURES)
-@pytest.mark.parametrize("n", SIZES)
-def test_every_temperature_and_batch_size_is_finite(name, layout, eps, n):
-    z1, z2 = views(n, seed=n)
-    assert finite(gcalign.method(name, eps=eps, layout=layout), z1, z2, **known(name, n))
-
-
 def _equal(z1, z2):
     return z1[:1].expand_as(z1), z1[:1].expand_as(z1)
 
@@ -94,6 +84,7 @@ def _one_zero(z1, z2):
 
 
 BATCHES = {
+    "pairs": lambda z1, z2: (z1, z2),
     "unrelated": lambda z1, z2: (z1, z2 - z1),
     "the same views": lambda z1, z2: (z1, z1),
     "all equal": _equal,
@@ -113,7 +104,7 @@ BATCHES = {
 def test_degenerate_batches_are_finite(name, layout, batch):
     lost = []
     for eps in TEMPERATURES:
-        for n in (1, 2, 17):
+        for n in (1, 2, 17, 256 if batch == "pairs" else 3):
             z1, z2 = leaves(*BATCHES[batch](*views(n, seed=n)), torch.float32)
             if not finite(gcalign.method(name, eps=eps, layout=layout), z1, z2, **known(name, n)):
                 lost.append((eps, n))
@@ -173,16 +164,6 @@ def test_the_gradient_is_that_of_the_loss_returned_when_views_are_close(name, la
     assert not wrong, "\n".join(["relative error of the gradient:", *wrong])
 
 
-@pytest.mark.parametrize("name", ["rince", "gca-rince"])
-def test_leaving_the_range_of_the_dtype_is_an_error_with_a_remedy(name):
-    z1, z2 = views(5)
-    criterion = gcalign.method(name, eps=1e-3, scale="score")  # e^{q/ε} = e^600
-    with pytest.raises(ValueError, match=r"the loss is .*inf.*scale='score'.*float32; raise eps or pass float64"):
-        criterion(z1, z2)
-    with pytest.raises(ValueError, match=r"float64; raise eps"):
-        gcalign.method(name, eps=1e-4, scale="score")(z1.double(), z2.double())
-
-
 # --- bad input is named ---------------------------------------------------------------------------------------
 
 
@@ -194,13 +175,6 @@ def test_non_finite_input_is_named_by_its_row(value, side, row, dtype):
     {"z1": z1, "z2": z2}[side][row, 2] = value
     with pytest.raises(ValueError, match=rf"{side}\[{row}\] has NaN or Inf.*check_finite=False"):
         gcalign.method("gca-uot")(z1, z2)
-
-
-@every_method
-def test_the_test_for_finite_input_can_be_skipped(name):
-    z1, z2 = (z.detach() for z in views(5))
-    z1[0, 0] = math.nan
-    assert not torch.isfinite(gcalign.method(name, check_finite=False)(z1, z2, **known(name, 5)))
 
 
 # --- precision ------------------------------------------------------------------------------------------------
@@ -271,19 +245,6 @@ def test_a_backward_pass_inside_autocast_is_as_good_as_torch_s_own(name):
     assert error(gradients, exact) < 1e-2
 
 
-@every_method
-def test_an_encoder_trains_under_autocast(name):
-    z1, z2 = (z.detach() for z in views(17))
-    encoder = nn.Linear(8, 8)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        h1, h2 = encoder(z1), encoder(z2)
-        loss = gcalign.method(name)(h1, h2, **known(name, 17))
-    assert h1.dtype == torch.bfloat16
-    loss.backward()
-    assert torch.isfinite(encoder.weight.grad).all()
-    assert encoder.weight.grad.norm() > 0
-
-
 @both_layouts
 def test_a_plan_read_under_autocast_is_the_plan(layout):
     criterion = gcalign.method("gca-ince", layout=layout)
@@ -352,21 +313,6 @@ def test_several_views_and_sides_of_different_lengths_are_finite(name, layout, e
     criterion = gcalign.method(name, eps=eps, layout=layout)
     assert finite(criterion, z1, z2, **said)
     assert criterion.plan(z1, z2, **said).matrix.shape == ((4, 9) if layout == "cross" else (13, 13))
-
-
-@every_method
-@both_layouts
-def test_pairs_follow_ids_whatever_the_order_of_the_batch(name, layout):
-    z1, z2 = views(6, dtype=torch.float64)
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    criterion = gcalign.method(name, layout=layout)
-    said = known(name, 6)
-    loss, (_, g2) = differentiate(criterion, z1, z2, **said)
-    shuffled = z2.detach()[order].requires_grad_()
-    by_id = {"labels": (said["labels"], said["labels"][order])} if said else {"ids": (torch.arange(6), order)}
-    found, (_, h2) = differentiate(criterion, z1, shuffled, **by_id)
-    assert float(found) == pytest.approx(float(loss), rel=1e-12)
-    assert torch.allclose(h2, g2[order], rtol=1e-10, atol=1e-14)
 
 
 # --- scale ----------------------------------------------------------------------------------------------------

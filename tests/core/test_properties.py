@@ -14,7 +14,6 @@ import gcalign
 from gcalign import KL, Blocks, Columns, Cosine, Entropic, Identity, Labels, Robust, Rows
 
 NAMES = gcalign.methods.names()
-BOTH_SIDED = ("gca-ince", "gca-rince", "iot", "iot-uni", "gca-uot")
 seeds = st.integers(0, 2**20)
 sizes = st.integers(2, 9)
 epsilons = st.floats(0.05, 5.0)
@@ -91,16 +90,6 @@ def test_losses_and_plans_follow_ids_not_positions(seed, n, layout, name):
     if layout == "cross":
         plan, moved_plan = criterion.plan(z1, z2), criterion.plan(z1[first], z2[second], ids=(ids[first], ids[second]))
         torch.testing.assert_close(moved_plan.matrix, plan.matrix[first][:, second], rtol=1e-9, atol=1e-12)
-
-
-@given(seeds, st.integers(2, 6), st.sampled_from(["ince", "gca-ince", "gca-uot"]))
-def test_moving_the_batch_moves_the_gradient_with_it(seed, n, name):
-    z1, z2 = (z.requires_grad_() for z in views(seed, n))
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    criterion = gcalign.method(name, iterations=500, tol=1e-12)
-    (here,) = torch.autograd.grad(criterion(z1, z2), z1)
-    (there,) = torch.autograd.grad(criterion(z1[order], z2[order]), z1)
-    torch.testing.assert_close(there, here, rtol=1e-7, atol=1e-10)
 
 
 @settings(max_examples=6)
@@ -248,14 +237,3 @@ def test_rectangular_plans_follow_their_ids(divergence, batch):
     target[0, 1] = target[1, 2] = target[2, 0] = 1
     torch.testing.assert_close(loss(z1, z2, ids=ids), loss(z1, z2, target=target))
     assert loss.plan(z1, z2, ids=ids).matrix.shape == (3, 8)
-
-
-@pytest.mark.parametrize("name", BOTH_SIDED)
-def test_both_marginals_work_on_rectangular_plans_where_every_column_has_a_positive(name, batch):
-    z1, _ = batch(b=3)
-    z2 = torch.randn(6, 5, dtype=torch.float64)
-    ids = (torch.tensor([0, 1, 2]), torch.tensor([0, 0, 1, 1, 2, 2]))
-    criterion = gcalign.method(name, layout="cross", iterations=2000, tol=1e-12)
-    assert torch.isfinite(criterion(z1, z2, ids=ids))
-    if name == "gca-ince":
-        torch.testing.assert_close(criterion.plan(z1, z2, ids=ids).row_sums, torch.full((3,), 2.0, dtype=torch.float64))

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import copy
 import io
-import math
-import os
 import re
-import sys
 from itertools import combinations
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor
-from torch import distributed as dist
 from torch.nn import functional as F  # noqa: N812  # torch's own name for it
 
 import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Labels, Queue, Rows
+from processes import needs_gloo, ranks
 
 BALANCED = ("gca-ince", "gca-rince", "iot", "iot-uni", "gca-uot")
 ONE_SIDED = ("ince", "rince", "simclr", "clip")
@@ -224,42 +220,37 @@ def test_a_wrong_queue_is_refused(mistake, words):
 # --- a queue in a process group -------------------------------------------------------------------------------
 
 
-def queue_main(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def queue_main(rank):
     mine = slice(0, 4) if rank == 0 else slice(4, 6)
-    found = {}
     queue, local = Queue(7, 4).double(), Queue(7, 4, gather=False).double()
     for k in range(3):
         for each in (queue, local):
             each.push(draw(6, seed=k)[mine])
-    found["keys"], found["local"] = queue(), local()
+    found = {"keys": queue(), "local": local()}
     for name in ("ince", "gca-ince", "gca-uot"):
         leaves = [z.detach()[mine].clone().requires_grad_() for z in views(6)]
         loss = made(name)(*leaves, queue=queue)
         found[name] = (loss.detach(), *torch.autograd.grad(loss, leaves))
-    torch.save(found, os.path.join(folder, f"{rank}.pt"))
-    dist.destroy_process_group()
+    return found
 
 
-@pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
+@needs_gloo
 def test_queues_of_all_ranks_are_that_of_one_process(tmp_path):
-    mp.spawn(queue_main, args=(str(tmp_path),), nprocs=2)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    found = ranks(queue_main, tmp_path)
     queue = Queue(7, 4).double()
     for k in range(3):
         queue.push(draw(6, seed=k))
-    for rank in ranks:
+    for rank in found:
         assert torch.equal(rank["keys"], queue())
-    assert len(ranks[1]["local"]) == 6
+    assert len(found[1]["local"]) == 6
     for name in ("ince", "gca-ince", "gca-uot"):
         leaves = views(6)
         loss = made(name)(*leaves, queue=queue)
         grads = torch.autograd.grad(loss, leaves)
-        for rank in ranks:
+        for rank in found:
             torch.testing.assert_close(rank[name][0], loss.detach(), rtol=1e-10, atol=1e-12)
         for k in (1, 2):
-            got = torch.cat([rank[name][k] for rank in ranks]) / 2
+            got = torch.cat([rank[name][k] for rank in found]) / 2
             torch.testing.assert_close(got, grads[k - 1], rtol=1e-7, atol=1e-10)
 
 
@@ -324,24 +315,6 @@ def test_what_are_not_views_is_refused(name, call, error, words):
 
 
 # --- one tensor with labels -----------------------------------------------------------------------------------
-
-Y = torch.tensor([0, 1, 0, 2, 1, 2, 0])
-
-
-def by_loops(z: Tensor, y: Tensor, eps: float) -> Tensor:
-    """SupCon of one tensor, by plain loops."""
-    z, losses = F.normalize(z, dim=1), []
-    for i in range(len(z)):
-        others = [j for j in range(len(z)) if j != i]
-        denominator = sum(math.exp(float(z[i] @ z[j]) / eps) for j in others)
-        own = [j for j in others if y[j] == y[i]]
-        losses.append(-sum(float(z[i] @ z[j]) / eps - math.log(denominator) for j in own) / len(own))
-    return torch.tensor(sum(losses) / len(losses), dtype=torch.float64)
-
-
-def test_one_tensor_with_labels_is_supcon():
-    z = draw(7)
-    torch.testing.assert_close(made("supcon", eps=0.3)(z, labels=Y), by_loops(z, Y, 0.3))
 
 
 @pytest.mark.parametrize("name", gcalign.methods.names())

@@ -10,9 +10,6 @@ import torch
 import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Robust, Rows
 from gcalign.transport import sinkhorn
-from gcalign.transport.operators.blocked import Stored
-from gcalign.transport.operators.sources import Given
-from gcalign.transport.problem import Options, Problem
 
 
 def views(n=6, d=4, seed=0, dtype=torch.float64):
@@ -155,76 +152,3 @@ def test_a_step_without_tolerance_and_checks_reads_no_value(monkeypatch):
             found = torch.autograd.grad(criterion(z1, z2), (z1, z2))
         for got, want in zip(found, wanted, strict=True):
             assert (got - want).norm() <= 2e-3 * want.norm() + 1e-6, (name, eps, options)
-
-
-# --- when iterations stop -------------------------------------------------------------------------------------
-
-
-class Given3:
-    """A step whose sweeps are given: (error, mass, largest change) of each."""
-
-    def __init__(self, changes):
-        self.changes, self.rounds = changes, 1e-7
-
-    def change(self, sweep):
-        return tuple(torch.tensor(x, dtype=torch.float64) for x in self.changes[sweep])
-
-    def on_pairs(self, sweep):
-        return None
-
-    def rounding(self, sweep):
-        return self.rounds
-
-
-def stops_after(changes, *, patience=30, tol=1e-6, tau=(1.0, 1.0), rounding=1e-7):
-    step = Given3(changes)
-    step.rounds = rounding
-    stop = sinkhorn.Stop(step, None, Options(iterations=len(changes), tol=tol), tau, patience=patience)
-    for done in range(1, len(changes) + 1):
-        if stop(done, done - 1, None):
-            return done
-    return None
-
-
-def test_iterations_stop_only_if_no_column_changes_much():
-    small, large = 1e-4, 0.5
-    assert stops_after([(1e-7, 1.0, small)]) == 1
-    assert stops_after([(1e-7, 1.0, large), (1e-7, 1.0, small)]) == 2
-    assert stops_after([(1e-5, 1.0, small), (1e-7, 1.0, small)]) == 2
-
-
-def test_an_error_of_the_size_of_rounding_stops_iterations_when_it_no_longer_falls():
-    stuck = [(5e-6, 1.0, 1e-5)] * 20
-    assert stops_after(stuck, patience=5, rounding=1e-5) == 6
-    assert stops_after(stuck, patience=5, rounding=1e-7) is None
-    assert stops_after(stuck, patience=30, rounding=1e-5) is None
-
-
-def test_a_warm_start_stores_potentials_without_their_mean():
-    criterion = gcalign.method("gca-ince", eps=0.3, iterations=200, tol=1e-10, warm_start=True)
-    z1, z2 = views(8)
-    criterion(z1[:4], z2[:4], ids=torch.arange(4))
-    criterion(z1[4:], z2[4:] + 1, ids=torch.arange(4, 8))
-    start = criterion.problem(z1, z2, ids=torch.arange(8)).start
-    assert start[:4].mean().abs() < 1e-12
-    assert start[4:].mean().abs() < 1e-12
-
-
-def test_joint_views_stop_when_every_view_has_converged():
-    views3 = [views(6, seed=k)[0] for k in range(3)]
-    loose, exact = (gcalign.method("gca-ince", eps=0.3, iterations=n, tol=t) for n, t in ((500, 1e-9), (2000, 0.0)))
-    torch.testing.assert_close(loose(views3, multi="joint"), exact(views3, multi="joint"), rtol=1e-7, atol=0)
-
-
-def test_a_problem_is_solved_the_same_stored_or_exact():
-    log_k = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    problem = Problem.of(
-        Given(log_k), (Rows(), Columns(0.5)), gcalign.Entropic(), torch.tensor(1.0).double(), eps_value=1.0
-    )
-    found = []
-    for exact in (False, True):
-        operator = Stored(Given(log_k), exact=exact)
-        step = sinkhorn.LogStep(operator, problem)
-        sweep, _, _ = sinkhorn.iterate(step, lambda *_: False, 5)
-        found.append(sweep.after)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-13)

@@ -524,3 +524,25 @@ def test_a_hundred_thousand_pairs_are_audited_in_three_gigabytes(tmp_path):
     assert int(done.stdout.split()[-1]) < 3e6  # kB
     worst = pq.read_table(tmp_path / "out.parquet")["pair"].to_numpy()[:10_000]
     assert np.mean(worst < 10_000) > 0.9
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    """A folder with b.npy, the other side of an audit."""
+    monkeypatch.chdir(tmp_path)
+    np.save("b.npy", np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32))
+    np.save("weights.npy", np.ones(40, np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i8", "longdouble"])
+def test_numbers_that_torch_cannot_hold_are_converted(in_folder, capsys, dtype):
+    # torch refused them, without a remedy
+    a = (100 * np.load("b.npy")).round()
+    written = []
+    for name, array in (("a.npy", a), ("odd.npy", a.astype(dtype))):
+        np.save(name, array)
+        assert main(["audit", name, "b.npy", "-o", "o.csv"]) == 0
+        written.append((in_folder / "o.csv").read_text())
+    assert written[0] == written[1]
+    assert "o.csv" in capsys.readouterr().out

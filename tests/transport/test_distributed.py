@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 import warnings
 
@@ -17,9 +16,10 @@ from torch import nn
 import gcalign
 from gcalign.transport.operators import sharded as sharded_module
 from gcalign.transport.operators.sharded import Shard
+from processes import needs_gloo, ranks
 
 NAMES = gcalign.methods.names()
-pytestmark = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
+pytestmark = needs_gloo
 
 SIZES = {1: [9], 2: [5, 4], 3: [4, 4, 1], 4: [3, 3, 3, 0]}  # the last batch of an epoch is uneven
 
@@ -58,31 +58,22 @@ def losses(z1, z2, labels):
     return found
 
 
-def join(rank, world, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-
-
 def own(rank, sizes):
     first = sum(sizes[:rank])
     return slice(first, first + sizes[rank])
 
 
-def rank_main(rank, world, folder):
-    join(rank, world, folder)
+def rank_main(rank, world):
     mine = own(rank, SIZES[world])
-    torch.save(losses(*(x[mine] for x in batch())), os.path.join(folder, f"{rank}.pt"))
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
+    return losses(*(x[mine] for x in batch()))
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_loss_and_gradients_are_those_of_the_joined_batch(tmp_path, world):
     expected = losses(*batch())
-    mp.spawn(rank_main, args=(world, str(tmp_path)), nprocs=world)
-    ranks = [torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in range(world)]
+    found = ranks(rank_main, tmp_path, world, world)
     for key, (loss, grad_1, grad_2, *own_grads) in expected.items():
-        for rank in ranks:
+        for rank in found:
             torch.testing.assert_close(rank[key][0], loss, rtol=1e-11, atol=1e-13)
             for k, grad in enumerate(
                 own_grads, start=3
@@ -90,28 +81,21 @@ def test_loss_and_gradients_are_those_of_the_joined_batch(tmp_path, world):
                 torch.testing.assert_close(rank[key][k], grad, rtol=1e-7, atol=1e-10)
         for k, grad in enumerate((grad_1, grad_2), start=1):
             # DDP divides by the number of ranks, so each rank holds that many times its share before
-            got = torch.cat([rank[key][k] for rank in ranks]) / world
+            got = torch.cat([rank[key][k] for rank in found]) / world
             torch.testing.assert_close(got, grad, rtol=1e-7, atol=1e-10, msg=lambda m, key=key: f"{key}: {m}")
 
 
-def few_main(rank, folder):
-    join(rank, 3, folder)
+def few_main(rank):
     z1, z2, _ = batch(2)
     mine = own(rank, [2, 0, 0])
-    for name in ("iot-uni", "gca-uot"):
-        leaves = [z[mine].clone().requires_grad_() for z in (z1, z2)]
-        loss = gcalign.method(name, layout="cross", block=1)(*leaves)
-        loss.backward()
-        torch.testing.assert_close(loss.detach(), torch.load(os.path.join(folder, f"{name}.pt"), weights_only=True))
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
+    return [gcalign.method(name, layout="cross", block=1)(z1[mine], z2[mine]) for name in ("iot-uni", "gca-uot")]
 
 
 def test_more_ranks_than_rows(tmp_path):
     z1, z2, _ = batch(2)
-    for name in ("iot-uni", "gca-uot"):
-        torch.save(gcalign.method(name, layout="cross")(z1, z2), tmp_path / f"{name}.pt")
-    mp.spawn(few_main, args=(str(tmp_path),), nprocs=3)
+    expected = [gcalign.method(name, layout="cross")(z1, z2) for name in ("iot-uni", "gca-uot")]
+    for found in ranks(few_main, tmp_path, 3):
+        torch.testing.assert_close(found, expected)
 
 
 # --- parameters under DDP -------------------------------------------------------------------------------------
@@ -122,34 +106,28 @@ def network():
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
 
 
-def ddp_main(rank, world, folder):
-    join(rank, world, folder)
+def ddp_main(rank):
     z1, z2, _ = batch()
-    mine = own(rank, SIZES[world])
+    mine = own(rank, SIZES[2])
     model = nn.parallel.DistributedDataParallel(network())
     h1, h2 = model(torch.cat([z1[mine], z2[mine]])).chunk(2)
     gcalign.method("gca-uot")(h1, h2).backward()
-    torch.save([p.grad for p in model.parameters()], os.path.join(folder, f"{rank}.pt"))
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
+    return [p.grad for p in model.parameters()]
 
 
 def test_parameters_get_the_gradient_of_the_joined_batch(tmp_path):
-    mp.spawn(ddp_main, args=(2, str(tmp_path)), nprocs=2)
     z1, z2, _ = batch()
     model = network()
     h1, h2 = model(torch.cat([z1, z2])).chunk(2)
     gcalign.method("gca-uot")(h1, h2).backward()
-    for rank in (0, 1):
-        for got, p in zip(torch.load(tmp_path / f"{rank}.pt", weights_only=True), model.parameters(), strict=True):
-            torch.testing.assert_close(got, p.grad, rtol=1e-8, atol=1e-12)
+    for found in ranks(ddp_main, tmp_path):
+        torch.testing.assert_close(found, [p.grad for p in model.parameters()], rtol=1e-8, atol=1e-12)
 
 
 # --- what is exchanged ----------------------------------------------------------------------------------------
 
 
-def count_main(rank, folder):
-    join(rank, 2, folder)
+def count_main(rank):
     calls = []
     plain = dist.all_reduce
 
@@ -168,12 +146,10 @@ def count_main(rank, folder):
         counts.append(list(calls))
     assert len(counts[1]) - len(counts[0]) == 5
     assert max(counts[1]) <= 3 * 12
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
 
 
 def test_an_iteration_is_one_all_reduce_of_vectors(tmp_path):
-    mp.spawn(count_main, args=(str(tmp_path),), nprocs=2)
+    ranks(count_main, tmp_path)
 
 
 def test_rows_are_shared_out_whole_and_once():
@@ -189,8 +165,7 @@ def test_rows_are_shared_out_whole_and_once():
 # --- alone, refused, dead -------------------------------------------------------------------------------------
 
 
-def alone_main(rank, folder):
-    join(rank, 2, folder)
+def alone_main(rank):
     z1, z2, _ = batch(8)
     mine = slice(4 * rank, 4 * rank + 4)
     with warnings.catch_warnings(record=True) as caught:
@@ -198,21 +173,16 @@ def alone_main(rank, folder):
         for _ in range(2):
             alone = gcalign.method("gca-ince", gather=False)(z1[mine], z2[mine])
     assert ["gather=False on 2 ranks" in str(w.message) for w in caught] == [True]
-    torch.testing.assert_close(alone, torch.load(os.path.join(folder, f"expected{rank}.pt"), weights_only=True))
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
+    return alone
 
 
 def test_without_gathering_each_rank_sees_its_own_batch_and_is_told_once(tmp_path):
     z1, z2, _ = batch(8)
-    for rank in (0, 1):
-        mine = slice(4 * rank, 4 * rank + 4)
-        torch.save(gcalign.method("gca-ince")(z1[mine], z2[mine]), tmp_path / f"expected{rank}.pt")
-    mp.spawn(alone_main, args=(str(tmp_path),), nprocs=2)
+    for found, mine in zip(ranks(alone_main, tmp_path), (slice(4), slice(4, 8)), strict=True):
+        torch.testing.assert_close(found, gcalign.method("gca-ince")(z1[mine], z2[mine]))
 
 
-def refusing_main(rank, folder):
-    join(rank, 2, folder)
+def refusing_main(rank):
     z1, z2, labels = batch(8)
     if rank == 1:
         z1[0, 0] = torch.nan
@@ -221,16 +191,14 @@ def refusing_main(rank, folder):
     known = {"ids": labels} if rank == 1 else {}
     with pytest.raises(ValueError, match="different kinds"):
         gcalign.method("gca-ince")(z2, z2, **known)
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
 
 
 def test_a_batch_that_one_rank_refuses_is_an_error_on_all(tmp_path):
-    mp.spawn(refusing_main, args=(str(tmp_path),), nprocs=2)
+    ranks(refusing_main, tmp_path)
 
 
 def dying_main(rank, folder):
-    join(rank, 2, folder)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     z1, z2, _ = batch(8)
     criterion = gcalign.method("gca-ince")
     criterion(z1, z2)
@@ -251,8 +219,7 @@ def test_a_rank_that_dies_does_not_hang_the_others(tmp_path):
     assert time.monotonic() - started < 60
 
 
-def disagreeing_main(rank, folder):
-    join(rank, 2, folder)
+def disagreeing_main(rank):
     z1, z2, _ = batch(8)
     pairs = [
         (gcalign.method("gca-ince", eps=(0.1, 0.5)[rank]), r"eps=0\.1.*eps=0\.5"),
@@ -265,12 +232,10 @@ def disagreeing_main(rank, folder):
     for criterion, both in pairs:
         with pytest.raises(ValueError, match=f"different criteria.*{both}"):
             criterion(z1, z2)
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
 
 
 def test_ranks_with_different_settings_are_an_error_that_names_both(tmp_path):
-    mp.spawn(disagreeing_main, args=(str(tmp_path),), nprocs=2)
+    ranks(disagreeing_main, tmp_path)
 
 
 def more_inputs(mine=slice(None)):
@@ -296,17 +261,13 @@ def more_inputs(mine=slice(None)):
     return found
 
 
-def more_main(rank, folder):
-    join(rank, 2, folder)
-    torch.save(more_inputs(own(rank, [5, 3])), os.path.join(folder, f"{rank}.pt"))
-    dist.barrier()  # torch 2.6 may hang if a rank leaves early
-    dist.destroy_process_group()
+def more_main(rank):
+    return more_inputs(own(rank, [5, 3]))
 
 
 def test_negatives_groups_and_teachers_are_joined_over_ranks(tmp_path):
     expected = more_inputs()
-    mp.spawn(more_main, args=(str(tmp_path),), nprocs=2)
-    ranks = [torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in range(2)]
+    found = ranks(more_main, tmp_path)
     for key, (loss, grad) in expected.items():
-        assert all(torch.allclose(rank[key][0], loss, rtol=1e-10) for rank in ranks), key
-        torch.testing.assert_close(torch.cat([rank[key][1] for rank in ranks]) / 2, grad, rtol=1e-7, atol=1e-10)
+        assert all(torch.allclose(rank[key][0], loss, rtol=1e-10) for rank in found), key
+        torch.testing.assert_close(torch.cat([rank[key][1] for rank in found]) / 2, grad, rtol=1e-7, atol=1e-10)

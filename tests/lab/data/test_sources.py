@@ -661,3 +661,80 @@ def test_data_sets_known_by_name_are_found_in_the_folder_of_the_environment(cifa
     assert len(load("folder", "all", root="own")) == 10
     with pytest.raises(ValueError, match="root=None is not a folder"):
         load("folder", "all")  # a user's own images are where they say
+
+
+# --- sizes and turns of images, labels -------------------------------------------------------------------------
+
+
+def folder_of(tmp_path, *sizes):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for k, size in enumerate(sizes):
+        Image.new("RGB", size, (k % 250, 3, 4)).save(folder / f"{k:03}.png")
+    return folder
+
+
+def test_the_first_image_does_not_decide_the_size_of_all(tmp_path):
+    folder = folder_of(tmp_path, (9, 9), *[(64, 48)] * 20, (300, 400))
+    with pytest.warns(UserWarning, match=r"9 to 300 pixels.*brought to 48; data\.size= chooses another"):
+        images = load("folder", "all", root=folder)
+    assert images.shape == (3, 48, 48)
+    assert load("folder", "all", root=folder, size=32).shape == (3, 32, 32)
+
+
+def test_images_of_one_size_keep_it_without_a_word(tmp_path):
+    assert load("folder", "all", root=folder_of(tmp_path, *[(40, 40)] * 3)).shape == (3, 40, 40)
+
+
+def test_an_absurd_image_is_named_and_left_out(tmp_path):
+    folder = folder_of(tmp_path, (1, 1), *[(32, 32)] * 5, (4000, 3))
+    with pytest.warns(UserWarning, match=r"000\.png: 1×1 pixels.*at least 4"):
+        images = load("folder", "all", root=folder)
+    assert len(images) == 5
+    assert images.shape == (3, 32, 32)
+
+
+def test_statistics_of_nothing_are_an_error(tmp_path):
+    folder = folder_of(tmp_path, *[(1, 1)] * 4)
+    with pytest.raises(ValueError, match="no readable image"):
+        load("folder", "all", root=folder)
+    with pytest.raises(ValueError, match="no readable image"):
+        load("folder", "all", root=folder, size=16)
+    from gcalign.lab.data.decode import statistics
+
+    with pytest.raises(ValueError, match="statistics of no images"):
+        statistics(torch.zeros(0, 3, 4, 4, dtype=torch.uint8))
+
+
+def test_a_folder_called_an_image_is_passed_over(tmp_path):
+    (folder_of(tmp_path, *[(16, 16)] * 4) / "x.png").mkdir()
+    assert len(load("folder", "all", root=tmp_path / "images")) == 4
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp"])
+def test_a_photo_that_says_how_to_turn_it_is_turned(tmp_path, ending):
+    upright = np.zeros((16, 16, 3), np.uint8)
+    upright[:8] = 250  # light above, dark below
+    stored = Image.fromarray(upright).transpose(Image.Transpose.ROTATE_90)
+    turn = Image.Exif()
+    turn[0x0112] = 6  # a quarter clockwise
+    for k in range(2):
+        stored.save(tmp_path / f"{k}.{ending}", exif=turn)
+    pixels = load("folder", "all", root=tmp_path).get([0])[0].float()
+    assert pixels[:, :6].mean() > 230
+    assert pixels[:, 10:].mean() < 20
+
+
+def test_labels_that_are_no_number_are_empty(tmp_path):
+    picture = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(picture, "PNG")
+    table = pa.table({"image": [picture.getvalue()] * 4, "label": [float("nan"), 1.0] * 2})
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match="2 of 4 values of 'label' are empty; fill them"):
+        load("parquet", "train", root=tmp_path)
+
+
+def test_a_class_name_is_said_in_a_line():
+    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    about = {"name": "x", "split": "train", "labels": torch.arange(2), "classes": ("two\nlines", "a" * 10**6)}
+    assert described(InMemory(pixels, **about)).endswith(f"2 classes (two lines, {'a' * 39}…)")

@@ -1,22 +1,26 @@
-"""Training under faults. Each test prints its figures: `make slow` runs them in full, CI a few of each.
+"""Training under faults: a run continues, has one owner, and loses no more than what broke.
 
+Each test of random faults prints its figures: `make slow` runs them in full, CI a few of each.
 `GCALIGN_FAULTS=20 pytest tests/lab/training/test_faults.py -s` runs so many of each.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 import warnings
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +32,22 @@ from PIL import Image
 import faults
 import gcalign
 from gcalign.cli import main
+from gcalign.lab import files
 from gcalign.lab.data.sources import load
 from gcalign.lab.experiments.engine import records
-from gcalign.lab.experiments.engine.experiment import TINY
-from gcalign.lab.experiments.engine.jobs import Archive, do
+from gcalign.lab.experiments.engine.experiment import SCALES, TINY, Job
+from gcalign.lab.experiments.engine.jobs import Archive, do, run_of
+from gcalign.lab.training import checkpoints, listing, owner
 from gcalign.lab.training.callbacks import RunRecorder
 from gcalign.lab.training.checkpoints import checkpoint_step
+from gcalign.lab.training.config import configured
+from gcalign.lab.training.owner import BusyError, owned
+from gcalign.lab.training.probe import probe
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
 from quick import quick
+from small_runs import TINY as WORDS
+from small_runs import StoppedError, config_for, pictures
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning|fork).*")]
 
@@ -57,7 +68,10 @@ def whole(tmp_path_factory):
         return train(config, images=faults.images(), quiet=True)
 
 
-# --- kills
+SCENES = [*WORDS, "data=scenes", "data.limit=32", "logger=none"]
+
+
+# --- kills -----------------------------------------------------------------------------------------------------
 
 
 @numbers(6, 200)
@@ -109,7 +123,45 @@ def test_a_run_that_is_killed_at_each_touch_of_a_file_ends_as_if_it_had_not_been
     faults.report("a kill at each touch of a file", kills=k - 1, **where)
 
 
-# --- a full disk
+def test_what_is_logged_of_a_step_is_on_disk_before_its_checkpoint(tmp_path, monkeypatch):
+    config = config_for(tmp_path, "logger=csv", "log_every=1", "checkpoint_every=1", "knn_every=1")
+    run, seen, honest = Run.of(config), [], checkpoints.save
+
+    def saved(path, tensors, about):
+        if path == run.checkpoint_file:
+            lines = [r["step"] for r in run.results()]
+            seen.append((about["step"], max(lines), int(faults.table_of(run)[-1]["step"])))
+        honest(path, tensors, about)
+
+    monkeypatch.setattr(checkpoints, "save", saved)
+    train(config, images=pictures(), quiet=True)
+    assert seen == [(step, step, step) for step in range(1, 6)]
+    assert [r["step"] for r in run.results() if r["kind"] == "knn"] == [2, 4, 6]
+
+
+def test_left_over_parts_are_removed(tmp_path):
+    config = config_for(tmp_path, "logger=none")
+    run = Run.of(config)
+    run.path.mkdir(parents=True)
+    left = [f".weights.safetensors.{os.getpid()}.abcd.part", ".config.json.999999.ef01.part", ".done.1.77.part"]
+    for name in left:
+        (run.path / name).touch()
+    train(config, images=pictures(), quiet=True)
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        "config.json", "done", "lock", "results.jsonl", "weights.safetensors"
+    ]  # fmt: skip
+    dead, alive, others = (tmp_path / f".r.html.{tail}.part" for tail in ("4194400.a", f"{os.getpid()}.b", "x"))
+    elsewhere = tmp_path / ".q.html.4194400.a.part"
+    for path in (dead, alive, others, elsewhere):
+        path.touch()
+    files.write(tmp_path / "r.html", "x")
+    assert not dead.exists()
+    assert alive.exists()
+    assert others.exists()
+    assert elsewhere.exists()
+
+
+# --- a full disk -----------------------------------------------------------------------------------------------
 
 
 def places(total: int, n: int) -> list[int]:
@@ -199,7 +251,27 @@ def test_a_real_disk_that_is_too_small_costs_nothing_but_time(tmp_path, whole):
     print(done.stdout)
 
 
-# --- a worker and a rank that die
+@pytest.mark.parametrize("room", [0, 1, 17])
+def test_an_append_to_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch, room):
+    path = tmp_path / "results.jsonl"
+    files.append_json_lines(path, [{"step": 1}])
+    before, real = path.read_bytes(), os.write
+
+    def full(descriptor, data):
+        if room:
+            return real(descriptor, data[:room])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "write", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        files.append_json_lines(path, [{"step": 2}, {"step": 3}])
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    files.append_json_lines(path, [{"step": 2}])
+    assert [r["step"] for r in files.read_json_lines(path)] == [1, 2]
+
+
+# --- a worker and a rank that die ------------------------------------------------------------------------------
 
 
 def test_a_loaders_worker_that_dies_is_named_and_the_run_continues(tmp_path, monkeypatch):
@@ -285,7 +357,7 @@ def test_a_rank_that_dies_ends_the_run_which_the_same_command_continues(tmp_path
     faults.report("a rank dies", which=which, seconds_to_end=round(ended, 1))
 
 
-# --- two processes, one run
+# --- one owner -------------------------------------------------------------------------------------------------
 
 
 @numbers(3, 100)
@@ -321,7 +393,197 @@ def test_of_two_processes_the_one_that_may_wait_does(tmp_path, whole, n):
         faults.same_as(Run.of(faults.config_of(tmp_path / str(k))), whole)
 
 
-# --- flipped bits
+def holder(folder, seconds=60):
+    """Another process that owns a run."""
+    code = (
+        "import sys, time; from pathlib import Path; from gcalign.lab.training.owner import owned\n"
+        "with owned(Path(sys.argv[1])): print('mine', flush=True); time.sleep(float(sys.argv[2]))"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-c", code, str(folder), str(seconds)]
+    other = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "mine\n"
+    return other
+
+
+def test_a_second_process_is_refused_and_told_by_whom(tmp_path, capsys):
+    config = configured([*SCENES, f"runs={tmp_path}"])
+    with holder(Run.of(config).path) as other:
+        begun = time.monotonic()
+        assert main(["train", *SCENES, f"runs={tmp_path}"]) == 2
+        assert time.monotonic() - begun < owner.PATIENCE  # an owner that is alive is not waited for
+        said = capsys.readouterr().err
+        assert f"process {other.pid} on {socket.gethostname()} since 2" in said
+        assert "wait=true" in said
+        assert not Run.of(config).config_file.exists()
+        other.kill()
+    assert main(["train", *SCENES, f"runs={tmp_path}"]) == 0  # a killed process owns nothing
+
+
+@pytest.mark.parametrize("content", ['{"host": "node17", "pid": 4, "since": "2030-01-01 10:00:00"}', "[]", "\x00", ""])
+def test_a_file_that_names_an_owner_does_not_make_one(tmp_path, content):
+    (tmp_path / "owner.json").write_text(content)
+    later = time.time() + 1e6
+    os.utime(tmp_path / "owner.json", (later, later))
+    with owned(tmp_path):
+        assert owner.owner_of(tmp_path).pid == os.getpid()
+    assert not (tmp_path / "owner.json").exists()
+
+
+def test_workers_that_hold_the_lock_of_a_killed_process_are_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "PATIENCE", 0.5)
+    with holder(tmp_path, 60) as other:
+        owner_file = tmp_path / "owner.json"
+        content = json.loads(owner_file.read_text())
+        owner_file.write_text(json.dumps(content | {"pid": 2**22 + 1}))  # no process has this id
+        begun = time.monotonic()
+        with pytest.raises(BusyError), owned(tmp_path):
+            pass
+        assert time.monotonic() - begun >= 0.5
+        other.kill()
+
+
+def test_an_owner_may_own_again_and_lets_go_at_the_end(tmp_path):
+    with owned(tmp_path):
+        with owned(tmp_path):
+            pass
+        with holder(tmp_path / "other") as other:
+            other.kill()
+        assert owner.owner_of(tmp_path).pid == os.getpid()
+    with holder(tmp_path, 0):
+        pass
+    with pytest.raises(StoppedError), owned(tmp_path):
+        raise StoppedError
+    with holder(tmp_path, 0):
+        pass
+
+
+def test_probes_and_sweeps_own_the_run_they_write_to(tmp_path, monkeypatch):
+    run = train(configured([*SCENES, f"runs={tmp_path}"]), quiet=True)
+    seen = []
+    honest = files.append
+
+    def append(path, data):
+        seen.append((Path(path).name, owner.owner_of(run.path)))
+        honest(path, data)
+
+    monkeypatch.setattr(files, "append", append)
+    probe([f"run={run.path}", "protocol=knn", "data.limit=40"])
+    written = [who for name, who in seen if name == "results.jsonl"]
+    assert written[-1].pid == os.getpid()
+    job = Job({}, tuple(word for word in SCENES if not word.startswith("logger")), ("knn",), 3)
+    with holder(run_of(job, str(tmp_path)).path) as other:
+        assert not do(job, SCALES["tiny"], str(tmp_path))
+        other.kill()
+
+
+# --- a broken line costs itself, a broken run hides no other ---------------------------------------------------
+
+
+def test_half_a_line_does_not_take_the_next_with_it(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"kind": "train", "step": 1}\n{"kind": "tra')
+    files.append_json_lines(path, [{"kind": "train", "step": 2}])
+    with pytest.warns(UserWarning, match=r"results\.jsonl, line 2 is left out"):
+        assert [r["step"] for r in files.read_json_lines(path)] == [1, 2]
+
+
+@pytest.mark.filterwarnings("always:.*left out")
+@pytest.mark.parametrize("half", ['{"kind": "train", "st', '{"kind": "probe"}', "\x00", '{"kind": "train", "step": 3,'])
+def test_half_a_last_line_is_named_and_written_again_by_the_run(tmp_path, half, capsys, recwarn):
+    config = config_for(tmp_path)
+    run = Run.of(config)
+    run.start(config)
+    files.append_json_lines(run.results_file, [{"kind": "train", "step": 2, "loss": 1.0}])
+    with run.results_file.open("a") as file:
+        file.write(half)
+    page = str(tmp_path / "r.html")
+    for argv in (["list", str(tmp_path)], ["list", str(tmp_path), "--mean"], ["report", str(tmp_path), "-o", page]):
+        assert main(argv) == 0
+        assert f"{run.results_file}, line 2 is left out (a kill or a full disk cut it short)" in capsys.readouterr().err
+    recwarn.clear()
+    run.keep_results_before(2)
+    assert [r["step"] for r in run.results()] == [2]
+    assert not recwarn.list
+
+
+BROKEN = ["{}", "[]", "null", '{"kind": 3}', '{"kind": "train"}', '{"kind": "train", "step": 2, "loss": "x"}', "\x00",
+          '{"kind": "probe", "protocol": "knn"}', '{"kind": "measure", "key": "k", "findings": [3]}', "[" * 5000,
+          '{"kind": "train", "step": 2, "loss": NaN}', '{"kind": "knn", "step": 1, "accuracy": "1"}', "c3a9",
+          '{"kind": "train", "step": 2, "loss": 1e400}',
+          '{"kind": "measure", "key": "k", "findings": [{"measure": "x", "value": 1, "evil": 2}]}']  # fmt: skip
+
+
+@pytest.mark.filterwarnings("always:.*left out")
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_line_that_is_no_result_costs_itself_alone_and_is_named(tmp_path, line, capsys):
+    for seed in (0, 1):
+        config = config_for(tmp_path, f"seed={seed}")
+        Run.of(config).start(config)
+        good = {"kind": "probe", "protocol": "knn", "accuracy": 0.5}
+        files.append_json_lines(Run.of(config).results_file, [{"kind": "train", "step": 2, "loss": 1.0}, good])
+    bad = Run.of(config_for(tmp_path, "seed=0"))
+    with bad.results_file.open("a") as file:
+        file.write(f"{line}\n")
+    files.append_json_lines(bad.results_file, [{"kind": "train", "step": 4, "loss": 1.0}])
+    for argv in (["list", str(tmp_path)], ["list", str(tmp_path), "--mean"]):
+        assert main(argv) == 0
+        out, err = capsys.readouterr()
+        assert f"{bad.results_file}, line 3 is left out" in err
+        assert "50.0" in out
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html"), "--images", "8"]) == 0
+    assert "line 3 is left out" in capsys.readouterr().err
+    bad.keep_results_before(4)
+    assert [r.get("step") for r in bad.results()] == [2, None, 4]
+
+
+@pytest.mark.filterwarnings("always:.*cannot be read")
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"seed": "x"}', '{"method": {}}', '{"method": {"name": "gca-uot"'
+                                     ', "eps": -1}, "data": {"name": "scenes"}}', "\xff\xfe", "[" * 9999])  # fmt: skip
+def test_a_run_that_cannot_be_read_hides_no_other(tmp_path, content, capsys):
+    good, bad = (config_for(tmp_path, f"seed={seed}") for seed in (0, 1))
+    for config in (good, bad):
+        Run.of(config).start(config)
+    Run.of(bad).config_file.write_bytes(content.encode("latin-1"))
+    assert main(["list", str(tmp_path)]) == 0
+    assert "gca-ince" in capsys.readouterr().out
+    assert [row["run"] for row in listing.listing(str(tmp_path))] == sorted(str(Run.of(c).path) for c in (good, bad))
+    assert main(["list", str(tmp_path), "--mean"]) == 0
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html"), "--images", "8"]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "Left out: " in page
+    assert str(Run.of(good).path) in page
+
+
+def test_a_pipe_in_a_folder_of_runs_does_not_stop_the_list(tmp_path, capsys):
+    config = config_for(tmp_path)
+    Run.of(config).start(config)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "config.json")
+    os.mkfifo(Run.of(config).results_file)
+    with pytest.warns(UserWarning, match="is a pipe or a device"):
+        assert len(listing.listing(str(tmp_path))) == 2
+
+
+def test_results_that_cannot_be_read_are_named_in_the_report(tmp_path, capsys):
+    config = config_for(tmp_path / "runs")
+    Run.of(config).start(config)
+    good = records.Record("table1", "tiny", "knn", 0.5, {"method": "ince"})
+    records.write(tmp_path / "results" / "fig-noise.jsonl", [good])
+    odd = [{"value": "x"}, {"labels": {"method": [1]}}, {"seed": "x"}, {"about": 3}]
+    for k, change in enumerate(odd):
+        line = json.dumps(asdict(good) | change)
+        (tmp_path / "results" / f"fig-{k}.jsonl").write_text(f"{line}\n")
+    (tmp_path / "results" / "fig-align-uniform.jsonl").write_text("{}\n")
+    (tmp_path / "results" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    words = ["report", str(tmp_path / "runs"), "-o", str(tmp_path / "r.html"), "--results", str(tmp_path / "results")]
+    assert main(words) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("Left out: the results of ") == 6
+    assert "fig-noise" in page
+
+
+# --- flipped bits ----------------------------------------------------------------------------------------------
 
 
 def encoded(kind: str, k: int) -> bytes:
