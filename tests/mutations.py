@@ -61,7 +61,7 @@ MUTATIONS = (
     Mutation("targets.py", "(self.beta, self.alpha - self.beta)", "(self.beta, self.alpha)", TARGETS),
     Mutation("targets.py", "g, h = shared_codes(codes[-1][0] * many + g, codes[-1][1] * many + h)", "g, h = g, h", TARGETS),
     Mutation("targets.py", "return support.scaled(w.sqrt(), other.sqrt())", "return support.scaled(w, other)", "core/test_criterion.py core/test_properties.py"),
-    Mutation("kernels.py", "torch.where(squared > 0, squared, 1).sqrt() * largest", "squared.sqrt() * largest", NUMERICS),
+    Mutation("kernels.py", "norm.masked_fill_(norm < info.tiny / info.eps, 1)", "norm.masked_fill_(norm <= 0, 1)", NUMERICS),
     Mutation("kernels.py", "torch.addcmul(grad, unit, within, value=-1)", "torch.addcmul(grad, unit, within, value=-0.9)", CRITERION),
     Mutation("batch.py", "if not bool(finite.all()):", "if not bool(finite.any()):", INPUTS),
     Mutation("batch.py", "if column.requires_grad:", "if False:", INPUTS),

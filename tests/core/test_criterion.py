@@ -565,7 +565,7 @@ def test_a_method_of_one_s_own_is_known_by_its_name():
     assert set(gcalign.methods.options("mine")) >= {"eps", "power", "layout", "iterations", "block"}
     loss = gcalign.method("mine", power=3.0, layout="joint", iterations=20)(*views())
     assert torch.equal(loss, mine(power=3.0, layout="joint", iterations=20)(*views()))
-    with pytest.raises(ValueError, match=r"'mine' is registered already.*choose another name"):
+    with pytest.raises(ValueError, match="'mine' is registered already"):
         gcalign.register("mine")(mine)
     with pytest.raises(TypeError, match=r"mine has no option 'pwer'; did you mean 'power'\?"):
         gcalign.method("mine", pwer=1.0)

@@ -93,6 +93,21 @@ def test_the_gradient_of_a_learnt_temperature_goes_on_beyond_its_bound():
     assert criterion.kernel.log_eps.grad != 0
 
 
+def test_a_learnable_epsilon_is_clip_s_logit_scale_with_its_clamp():
+    kernel = gcalign.Cosine(0.02, learnable=True)
+    with torch.no_grad():
+        kernel.log_eps.fill_(math.log(0.001))
+    assert kernel.eps.item() == pytest.approx(0.01)  # logit_scale ≤ 100
+    kernel.eps.backward()
+    assert float(kernel.log_eps.grad) > 0  # it can come back
+    kernel.clamp_()
+    assert kernel.log_eps.item() == pytest.approx(math.log(0.01))
+    smaller = gcalign.Cosine(0.005, learnable=True)
+    assert smaller.eps.item() == pytest.approx(0.005)  # what was asked for
+    with pytest.raises(ValueError, match="cannot be learnt"):
+        gcalign.LogKernel(lambda x, y: x @ y.T).learn()
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 @pytest.mark.parametrize("name", ["ince", "gca-ince", "gca-uot"])
 def test_huge_and_tiny_weights_leave_the_gradient_of_the_temperature_finite(name, scale):

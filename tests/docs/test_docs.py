@@ -145,10 +145,6 @@ def test_every_block_says_what_it_is(page):
             assert not program, f"this is not text:\n{block.code}"
 
 
-def test_most_pages_have_code():
-    assert sum(bool(run_at_once(page)) for page in TEXTS) >= 12
-
-
 def given(page: str) -> dict[str, object]:
     """What the reader of a page has already."""
     if page != "README":
@@ -262,12 +258,6 @@ def test_the_commands_of_a_page_run_in_order_on_a_clean_clone(page, tmp_path):
 def test_a_generated_page_is_what_the_code_gives_now(name):
     made = script("generate").PAGES[name]()
     assert (DOCS / name).read_text(encoding="utf-8") == made, "run: make pages"
-
-
-def test_every_option_of_a_run_has_words():
-    from gcalign.lab.training import keys
-
-    assert [key.name for key in keys.every() if not key.about.text] == []
 
 
 def test_the_picture_of_the_modules_has_every_import_or_implies_it():

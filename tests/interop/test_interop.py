@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import warnings
 import pytest
 import torch
 import torch.distributed.nn
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F  # noqa: N812  # torch's own name for it
@@ -26,8 +24,8 @@ import gcalign
 from gcalign.interop.lightly import NTXentLoss
 from gcalign.interop.metric_learning import SupConLoss
 from gcalign.interop.openclip import ClipLoss
+from processes import needs_gloo, ranks
 
-needs_gloo = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
 ALIGNED = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot", "iot", "iot-uni")
 
 
@@ -175,9 +173,7 @@ def gathered_clip(image, text, scale, local, grad, rank):
     return (F.cross_entropy(there, labels) + F.cross_entropy(back, labels)) / 2
 
 
-def clip_main(rank, folder, theirs):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def clip_main(rank, theirs):
     mine, found = slice(3 * rank, 3 * rank + 3), {}
     for local, grad in MODES:
         reference = None
@@ -195,8 +191,7 @@ def clip_main(rank, folder, theirs):
                 name = "ince" if kind == "ours" else kind
                 loss = ClipLoss(local, grad, rank=rank, world_size=2, method=name)(*leaves, scale)
             found[kind, (local, grad)] = (loss.detach(), *torch.autograd.grad(loss, [*leaves, scale]))
-    torch.save(found, os.path.join(folder, f"{rank}.pt"))
-    dist.destroy_process_group()
+    return found
 
 
 @needs_gloo
@@ -204,18 +199,17 @@ def clip_main(rank, folder, theirs):
 def test_the_clip_loss_of_two_processes_is_that_of_open_clip(tmp_path, theirs):
     if theirs:
         original("open_clip", "ClipLoss")
-    mp.spawn(clip_main, args=(str(tmp_path), theirs), nprocs=2)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    both = ranks(clip_main, tmp_path, 2, theirs)
     scale = torch.tensor(9.0, dtype=torch.float64)
     whole = ClipLoss(method="gca-ince")(unit(6, 1), unit(6, 2), scale)
     for mode in MODES:
-        for rank in ranks:
+        for rank in both:
             for k in range(3):  # the loss and the gradients of both features
                 torch.testing.assert_close(rank["ours", mode][k], rank["reference", mode][k], rtol=1e-8, atol=1e-10)
         # DDP takes the mean of the gradient of the scale
-        got, expected = (torch.stack([rank[kind, mode][3] for rank in ranks]).mean() for kind in ("ours", "reference"))
+        got, expected = (torch.stack([rank[kind, mode][3] for rank in both]).mean() for kind in ("ours", "reference"))
         torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
-        value = torch.stack([rank["gca-ince", mode][0] for rank in ranks]).mean()
+        value = torch.stack([rank["gca-ince", mode][0] for rank in both]).mean()
         torch.testing.assert_close(value, whole.detach(), rtol=1e-6, atol=1e-8)
 
 
@@ -485,9 +479,7 @@ def test_nt_xent_is_that_of_the_original():
         assert_same(made[0](z0, z1), made[1](z0, z1), [z0, z1])
 
 
-def lightly_main(rank, folder, theirs):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def lightly_main(rank, theirs):
     mine, found = slice(4 * rank, 4 * rank + 4), {}
     keys = F.normalize(draw(16, seed=7), dim=1)
     for size in (0, (16, 4)):
@@ -510,8 +502,7 @@ def lightly_main(rank, folder, theirs):
             first = 8 * step % 16
             keys[first : first + 8] = F.normalize(draw(8, seed=2 * step + 1), dim=1)
         keys = F.normalize(draw(16, seed=7), dim=1)
-    torch.save(found, os.path.join(folder, f"{rank}.pt"))
-    dist.destroy_process_group()
+    return found
 
 
 @needs_gloo
@@ -519,28 +510,22 @@ def lightly_main(rank, folder, theirs):
 def test_nt_xent_of_two_processes_is_that_of_lightly(tmp_path, theirs):
     if theirs:
         original("lightly.loss", "NTXentLoss")
-    mp.spawn(lightly_main, args=(str(tmp_path), theirs), nprocs=2)
-    for rank in (0, 1):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+    for found in ranks(lightly_main, tmp_path, 2, theirs):
         for kind, case in list(found):
             if kind == "ours":
                 for got, expected in zip(found["ours", case], found["reference", case], strict=True):
                     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
 
 
-def bank_main(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+def bank_main(rank):
     torch.manual_seed(rank)
     loss = NTXentLoss(0.2, (16, 4), True, method="gca-ince").double()
     loss(draw(4, seed=rank).requires_grad_(), draw(4, seed=rank + 2))
-    torch.save(loss.memory_bank(), os.path.join(folder, f"{rank}.pt"))
-    dist.destroy_process_group()
+    return loss.memory_bank()
 
 
 @needs_gloo
 def test_banks_of_all_ranks_become_equal(tmp_path):
-    mp.spawn(bank_main, args=(str(tmp_path),), nprocs=2)
-    one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    one, two = ranks(bank_main, tmp_path)
     assert torch.equal(one, two)
     assert torch.equal(one[:8], F.normalize(torch.cat([draw(4, seed=2), draw(4, seed=3)]), dim=1))

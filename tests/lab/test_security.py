@@ -143,7 +143,7 @@ def test_no_command_imports_what_a_run_names(given, trap, tmp_path, argv, capsys
 
 
 def test_load_imports_nothing_that_a_run_names(given, trap):
-    with pytest.raises(ValueError, match=r"payload:make.* is not part of gcalign.*encoder=payload:make"):
+    with pytest.raises(ValueError, match="encoder=payload:make"):
         gcalign.load(given.path)
     assert not trap.exists()
 
@@ -173,7 +173,7 @@ def test_an_encoder_of_ones_own_is_imported_where_the_command_names_it(tmp_path,
 
 
 def test_an_encoder_that_is_not_the_runs_is_refused(made):
-    with pytest.raises(ValueError, match=r"encoder='resnet18'.* made with 'small'; leave encoder out"):
+    with pytest.raises(ValueError, match=r"encoder='resnet18'.*'small'"):
         gcalign.load(made.path, encoder="resnet18")
     assert gcalign.load(made.path, encoder="small") is not None
 
@@ -265,7 +265,7 @@ def test_the_commit_of_another_project_is_not_taken_for_ones_own(tmp_path, monke
 def test_only_formats_of_pictures_are_opened(tmp_path):
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpage\n%%EOF\n"
     path = table(tmp_path / "x.parquet", [eps, png()])
-    with pytest.warns(UserWarning, match="row 0: not an image of a known format"):
+    with pytest.warns(UserWarning, match="row 0: "):
         assert len(load("parquet", "all", root=path)) == 1
 
 
@@ -346,7 +346,7 @@ def test_a_run_of_ones_own_needs_no_path_again(tmp_path):
     content = json.loads(run.config_file.read_text())
     content["data"]["root"] = str(tmp_path)
     run.config_file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"no command of yours has named.*data\.root="):
+    with pytest.raises(ValueError, match=r"data\.root="):
         embed([f"run={run.path}"], str(tmp_path / "f.parquet"))
 
 
@@ -389,7 +389,7 @@ def test_a_class_folder_that_links_outside_is_refused(tmp_path):
     root = tmp_path / "images"
     folder_of_pictures(root / "cats")
     (root / "dogs").symlink_to(tmp_path / "private")
-    with pytest.raises(ValueError, match=r"dogs links to .*private, which is outside"):
+    with pytest.raises(ValueError, match=r"dogs .*private"):
         load("folder", "all", root=root)
     (root / "dogs").unlink()
     (root / "dogs").symlink_to(root / "cats")
@@ -404,7 +404,7 @@ def test_a_table_that_names_files_elsewhere_is_refused(tmp_path):
     content = json.loads(state.read_text())
     content["_data_files"][0]["filename"] = "../elsewhere.arrow"
     state.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"state\.json names '\.\./elsewhere\.arrow'.*within its folder"):
+    with pytest.raises(ValueError, match=r"state\.json .*\.\./elsewhere\.arrow"):
         load("parquet", "all", root=tmp_path / "set")
 
 
@@ -512,14 +512,14 @@ def test_a_column_that_unpacks_a_thousandfold_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GCALIGN_TABLE_BYTES", str(2**22))
     path = table(tmp_path / "x.parquet", [bytes(2**21)] * 4)
     pq.write_table(pq.read_table(path), path, compression="zstd", use_dictionary=False)
-    with pytest.raises(ValueError, match=r"unpacks to is 8,\d+,\d+, at most 4,194,304 .*GCALIGN_TABLE_BYTES"):
+    with pytest.raises(ValueError, match=r"8,\d+,\d+.* 4,194,304 .*GCALIGN_TABLE_BYTES"):
         load("parquet", "all", root=path)
 
 
 def test_too_many_rows_are_refused_before_they_are_read(tmp_path, monkeypatch):
     path = table(tmp_path / "x.parquet", [png()] * 30)
     monkeypatch.setenv("GCALIGN_TABLE_ROWS", "20")
-    with pytest.raises(ValueError, match=r"number of rows of .* is 30, at most 20 .*GCALIGN_TABLE_ROWS=…"):
+    with pytest.raises(ValueError, match=r"30.* 20 .*GCALIGN_TABLE_ROWS"):
         load("parquet", "all", root=path)
     monkeypatch.setenv("GCALIGN_TABLE_ROWS", "many")
     with pytest.raises(ValueError, match=r"GCALIGN_TABLE_ROWS='many' must be a whole number"):
@@ -563,7 +563,7 @@ def giant(width, height):
 
 def test_an_image_with_too_many_pixels_is_named_and_left_out(tmp_path, monkeypatch):
     path = table(tmp_path / "x.parquet", [giant(30_000, 30_000), png(), giant(9000, 9000), png()])
-    with pytest.warns(UserWarning, match=r"row 0: more than 67,108,864 pixels, .*GCALIGN_IMAGE_PIXELS"):
+    with pytest.warns(UserWarning, match="row 0: .*67,108,864 .*GCALIGN_IMAGE_PIXELS"):
         assert len(load("parquet", "all", root=path)) == 2
     monkeypatch.setenv("GCALIGN_IMAGE_PIXELS", "100")
     with pytest.raises(ValueError, match="more than 100 pixels"):
@@ -656,7 +656,7 @@ def test_embeddings_that_unpack_a_thousandfold_are_refused(sides, capsys, monkey
 @pytest.mark.parametrize("encoder", ["small", "resnet50"])
 def test_a_network_that_no_machine_holds_is_refused(tmp_path, word, encoder):
     config = config_for(tmp_path / "runs", word, f"model.encoder={encoder}")
-    with pytest.raises(ValueError, match=r"number of parameters is .*at most 1,073,741,824 .*MODEL_PARAMETERS"):
+    with pytest.raises(ValueError, match=r"1,073,741,824 .*MODEL_PARAMETERS"):
         train(config, images=pictures(), quiet=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -674,7 +674,7 @@ def test_a_network_that_a_run_asks_for_is_refused_too(tmp_path, width, capsys):
 
 def test_a_batch_that_no_machine_holds_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GCALIGN_BATCH_BYTES", "1000")
-    with pytest.raises(ValueError, match=r"batch_size=16 of images of tiny.*at most 1,000 .*GCALIGN_BATCH_BYTES"):
+    with pytest.raises(ValueError, match=r"batch_size=16 .*1,000 .*GCALIGN_BATCH_BYTES"):
         train(config_for(tmp_path), images=pictures(), quiet=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -700,7 +700,7 @@ def test_odd_metadata_of_a_table_is_passed_over(tmp_path, said):
 def test_labels_that_are_lists_are_refused(tmp_path, label):
     kind = pa.array(label) if label != [{}] * 3 else pa.array([[("k", 1)]] * 3, pa.map_(pa.string(), pa.int64()))
     path = table(tmp_path / "x.parquet", [png()] * 3, label=kind)
-    with pytest.raises(ValueError, match=r"'label' holds .*; a label is one number or text.*rename it"):
+    with pytest.raises(ValueError, match=r"'label' holds .*;"):
         load("parquet", "all", root=path)
 
 
@@ -714,10 +714,10 @@ def test_a_table_that_is_no_csv_is_refused_with_its_row(tmp_path, row):
 def test_odd_columns_of_a_table_are_refused_without_a_traceback(tmp_path):
     label = pa.array([2**62, 2], pa.timestamp("us"))
     pq.write_table(pa.table({"image": [b"x", b"y"], "label": label}), tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"'label' cannot be read .*; store numbers or texts"):
+    with pytest.raises(ValueError, match=r"'label' .*;"):
         load("parquet", "train", root=tmp_path)
     pq.write_table(pa.table([pa.array([b"x"])] * 2, names=["image", "image"]), tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"has two columns called 'image'; .*rename one"):
+    with pytest.raises(ValueError, match=r"two columns .*'image'"):
         load("parquet", "train", root=tmp_path)
 
 
@@ -746,7 +746,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, stopped, words):
     other = config_for(tmp_path / "b", "logger=none", *words)
     Run.of(other).path.mkdir(parents=True)
     Run.of(other).checkpoint_file.write_bytes(stopped[1].checkpoint_file.read_bytes())
-    with pytest.raises(ValueError, match=r"is not a checkpoint of this run .*; delete it to start this run again"):
+    with pytest.raises(ValueError, match=r"checkpoint.*; delete it"):
         train(other, images=pictures(), quiet=True)
 
 
@@ -758,7 +758,7 @@ def test_odd_metadata_of_a_checkpoint_is_an_error_with_a_remedy(stopped, change)
     content, about = checkpoints.read(run.checkpoint_file)
     changed = {k: v for k, v in (about | change).items() if v is not None}
     checkpoints.save(run.checkpoint_file, content, changed)
-    with pytest.raises(ValueError, match=r"delete it to start (the|this) run again"):
+    with pytest.raises(ValueError, match="delete it"):
         train(config, images=pictures(), quiet=True)
 
 
@@ -775,7 +775,7 @@ def test_weights_that_do_not_say_what_they_are_are_an_error_with_a_remedy(tmp_pa
     content, _ = checkpoints.read(run.weights_file)
     content = {key.removeprefix("towers.0."): value for key, value in content.items()}  # as version 0.1 wrote them
     save_file(content, run.weights_file, {} if about is None else {"gcalign": about})
-    with pytest.raises(ValueError, match=r"does not say what it holds.*(train the|start this) run again|does not fit"):
+    with pytest.raises(ValueError, match=r"run again|does not fit"):
         load_whole(run.path)
 
 
@@ -820,7 +820,7 @@ def test_what_is_called_an_image_and_is_no_file_is_named_and_left_out(tmp_path, 
 
 def test_a_pipe_in_place_of_a_table_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"train\.parquet is not a readable parquet file \(it is a pipe"):
+    with pytest.raises(ValueError, match=r"train\.parquet .*pipe"):
         load("parquet", "train", root=tmp_path)
 
 
@@ -836,7 +836,7 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path, monkeypatch):
     (tmp_path / "folder.json").mkdir()
     before = sorted(tmp_path.iterdir())
     for path in (*before, Path("/dev/full"), Path("/dev/null"), Path("/dev/stdout")):
-        with pytest.raises(ValueError, match="is a folder, a pipe or a device, which a file would replace"):
+        with pytest.raises(ValueError, match="name a file"):
             files.write(path, "x")
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "pipe.json").is_fifo()
@@ -850,7 +850,7 @@ def test_a_file_that_has_nothing_to_read_yet_is_refused(tmp_path, monkeypatch):
 
     (tmp_path / "x").touch()
     monkeypatch.setattr(files.os, "fdopen", lambda descriptor, mode: Silent(descriptor))
-    with pytest.raises(ValueError, match="has nothing to read yet; it must be a file"):
+    with pytest.raises(ValueError, match="must be a file"):
         files.read(tmp_path / "x")
 
 

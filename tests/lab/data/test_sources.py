@@ -165,7 +165,7 @@ def test_imagenet_100_is_taken_out_of_a_whole_imagenet(tmp_path):
     images = load("imagenet100", "train", root=tmp_path, size=8)
     assert grey(images) == list(range(100)) == images.labels.tolist()
     assert images.classes == WNIDS
-    with pytest.raises(ValueError, match=r"lacks 99 of the 100 class folders: n01749939, .*sort them"):
+    with pytest.raises(ValueError, match=r"99 of the 100 .*n01749939"):
         load("imagenet100", "test", root=tmp_path)
 
 
@@ -297,7 +297,7 @@ def test_unlabelled_images_are_welcome(tmp_path):
     assert images.labels is None
     assert images.classes == ()
     assert len(images) == 7
-    with pytest.raises(ValueError, match=r"folder \(train\) has no labels, which a linear probe needs; put"):
+    with pytest.raises(ValueError, match=r"folder \(train\) .*labels.*a linear probe"):
         labels_of(images, "a linear probe")
 
 
@@ -342,10 +342,6 @@ def test_a_limit_can_be_what_to_take_at_most(tmp_path):
     assert len(load("folder", "test", root=tmp_path, limit=2, at_most=True)) == 2
 
 
-def test_labels_are_given_where_there_are_some(cifar):
-    assert labels_of(load("cifar10", "test", root=cifar), "kNN").tolist() == list(range(10))
-
-
 def test_a_parquet_file_of_plain_bytes_and_words(tmp_path):
     table = {"photo": [picture(k) for k in range(10)], "label": ["dog", "cat"] * 5, "domain": ["x"] * 10}
     pq.write_table(pa.table(table), tmp_path / "mine.parquet")
@@ -376,7 +372,7 @@ def test_columns_are_found_by_what_they_hold_or_by_their_name(tmp_path):
     pictures, thumbs = [picture(k) for k in range(4)], [picture(9)] * 4
     named = {"names": {"fine": ["a", "b"], "coarse": ["c"]}, "fine": [0, 1, 0, 1], "coarse": [0] * 4}
     file = write_table(tmp_path / "a.parquet", pictures, **named, thumb=thumbs)
-    with pytest.raises(ValueError, match=r"2 columns of classes \(fine, coarse\).*call the label's 'label'"):
+    with pytest.raises(ValueError, match=r"\(fine, coarse\).*'label'"):
         load("parquet", "all", root=file)
     labelled = write_table(tmp_path / "b.parquet", pictures, **named, thumb=thumbs, label=[1, 0, 0, 1])
     images = load("parquet", "all", root=labelled)
@@ -384,7 +380,7 @@ def test_columns_are_found_by_what_they_hold_or_by_their_name(tmp_path):
     assert grey(images) == [0, 1, 2, 3]  # of the column `image`
     table = pq.read_table(labelled).rename_columns(["photo", *pq.read_schema(labelled).names[1:]])
     pq.write_table(table, tmp_path / "c.parquet")
-    with pytest.raises(ValueError, match=r"2 columns of images \(photo, thumb\), and none is called 'image'"):
+    with pytest.raises(ValueError, match=r"\(photo, thumb\).*'image'"):
         load("parquet", "all", root=tmp_path / "c.parquet")
 
 
@@ -423,7 +419,7 @@ def test_an_unreadable_image_of_a_large_set_is_replaced_by_one_of_its_class(tmp_
     (tmp_path / "b" / "024.png").write_bytes(b"nonsense")
     monkeypatch.setattr(sources, "MEMORY", 100)
     images = load("folder", "all", root=tmp_path)
-    with pytest.warns(UserWarning, match=r"1 unreadable image\(s\): .*024.png.*next image of its class"):
+    with pytest.warns(UserWarning, match=r"1 unreadable .*024\.png"):
         assert grey(images, [-1, 8, 0]) == [20, 23, 0]
     fatal = load("folder", "all", root=tmp_path, on_error="raise")
     with pytest.raises(ValueError, match=r"024\.png"):
@@ -490,16 +486,14 @@ def test_corrupt_images_are_named_and_skipped_or_fatal(tmp_path):
     images = [picture(k, kind="JPEG") for k in range(12)]
     images[3], images[8], images[9] = images[3][: len(images[3]) // 2], b"", b"GIF89a"
     file = write_table(tmp_path / "x.parquet", images, label=[k // 6 for k in range(12)])
-    with pytest.warns(
-        UserWarning, match=r"3 unreadable image\(s\): .*x.parquet row 3: .*row 8: no bytes, .*row 9: .*; skipped"
-    ):
+    with pytest.warns(UserWarning, match=r"3 unreadable .*x\.parquet row 3: .*row 8: .*row 9: "):
         got = load("parquet", "all", root=file)
     assert grey(got) == [0, 1, 2, 4, 5, 6, 7, 10, 11]
     assert got.labels.tolist() == [0] * 5 + [1] * 4
-    with pytest.raises(ValueError, match=r"row 3.*repair or remove them, or pass on_error='skip'"):
+    with pytest.raises(ValueError, match=r"row 3.*on_error='skip'"):
         load("parquet", "all", root=file, on_error="raise")
     write_table(file, [b"nonsense"] * 2)
-    with pytest.raises(ValueError, match=r"no readable image among 1 .*x\.parquet row \d: not an image"):
+    with pytest.raises(ValueError, match=r"no readable image .*x\.parquet row \d"):
         load("parquet", "all", root=file)
 
 
@@ -532,9 +526,9 @@ def test_without_files_and_network_the_error_says_what_to_download(tmp_path, off
 
 def test_fashion_mnist_and_cifar10c_tell_of_their_other_sources(tmp_path, offline, monkeypatch):
     monkeypatch.setattr(stores, "DEBIAN", tmp_path / "none")
-    with pytest.raises(ValueError, match=r"as no root= was given.*apt install dataset-fashion-mnist"):
+    with pytest.raises(ValueError, match="dataset-fashion-mnist"):
         load("fashion-mnist", "train")
-    with pytest.raises(ValueError, match=r"unpack CIFAR-10-C.tar .*<root>/fog.npy"):
+    with pytest.raises(ValueError, match=r"CIFAR-10-C\.tar .*<root>/fog\.npy"):
         load("cifar10c", "test", root=tmp_path, corruption="fog", severity=1)
 
 
@@ -571,7 +565,7 @@ def test_the_hub_s_own_complaint_is_passed_on(monkeypatch):
 
     monkeypatch.setattr(stores, "reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(ValueError, match="someone/pets could not be loaded from the hub: no such repository"):
+    with pytest.raises(ValueError, match=r"someone/pets .*no such repository"):
         load("someone/pets", "test")
 
 
@@ -585,11 +579,11 @@ def test_an_endpoint_that_never_answers_is_given_up(monkeypatch):
 
 
 def test_a_wrong_or_broken_table_is_refused(cifar, tmp_path):
-    with pytest.raises(ValueError, match="no column 'fine_label' for the label; it has img, label"):
+    with pytest.raises(ValueError, match=r"'fine_label'.*img, label"):
         load("cifar100", "train", root=cifar / "cifar10")
     file = tmp_path / "cifar10" / "train.parquet"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"train.parquet is not a readable parquet file .*download it again"):
+    with pytest.raises(ValueError, match=r"train\.parquet .*download it again"):
         load("cifar10", "train", root=tmp_path)
     write_table(file, [np.random.default_rng(0).bytes(5000)] * 3, "img", label=[0] * 3)
     data = bytearray(file.read_bytes())
@@ -598,7 +592,7 @@ def test_a_wrong_or_broken_table_is_refused(cifar, tmp_path):
     with pytest.raises(ValueError, match=r"train.parquet is not a readable parquet file"):
         load("cifar10", "train", root=tmp_path)
     write_table(file, [picture(0)], "img", names={"label": ["a", "b"]}, label=[0])
-    with pytest.raises(ValueError, match="'label' has 2 classes where cifar10 has 10"):
+    with pytest.raises(ValueError, match=r"'label' .*2 .*cifar10.* 10"):
         load("cifar10", "train", root=tmp_path)
     write_table(file, [picture(0)], "img", label=[10])
     with pytest.raises(ValueError, match=r"spans 10..10; there are 10 names"):
@@ -620,10 +614,10 @@ def test_bad_folders_are_refused(tmp_path):
         load("parquet", "train", root=tmp_path)
     write_images(tmp_path / "a", [1, 2])
     write_images(tmp_path, [3])
-    with pytest.raises(ValueError, match=r"holds 1 image\(s\), 003.png, beside its class folders"):
+    with pytest.raises(ValueError, match=r"003\.png"):
         load("folder", "train", root=tmp_path)
     (tmp_path / "003.png").unlink()
-    with pytest.raises(ValueError, match="no split 'validation', only all; name one"):
+    with pytest.raises(ValueError, match=r"'validation'.* all"):
         load("folder", "validation", root=tmp_path)
 
 
@@ -653,16 +647,6 @@ def test_the_real_pacs():
     assert not {t.numpy().tobytes() for t in train.pixels} & {t.numpy().tobytes() for t in test.pixels}
 
 
-def test_data_sets_known_by_name_are_found_in_the_folder_of_the_environment(cifar, tmp_path, monkeypatch):
-    monkeypatch.setenv("GCALIGN_DATA", str(cifar))
-    assert grey(load("cifar10", "test")) == list(range(100, 110))
-    write_images(tmp_path / "own", range(10))
-    monkeypatch.chdir("/")
-    assert len(load("folder", "all", root="own")) == 10
-    with pytest.raises(ValueError, match="root=None is not a folder"):
-        load("folder", "all")  # a user's own images are where they say
-
-
 # --- sizes and turns of images, labels -------------------------------------------------------------------------
 
 
@@ -676,7 +660,7 @@ def folder_of(tmp_path, *sizes):
 
 def test_the_first_image_does_not_decide_the_size_of_all(tmp_path):
     folder = folder_of(tmp_path, (9, 9), *[(64, 48)] * 20, (300, 400))
-    with pytest.warns(UserWarning, match=r"9 to 300 pixels.*brought to 48; data\.size= chooses another"):
+    with pytest.warns(UserWarning, match=r"9 to 300 .*48.*data\.size="):
         images = load("folder", "all", root=folder)
     assert images.shape == (3, 48, 48)
     assert load("folder", "all", root=folder, size=32).shape == (3, 32, 32)
@@ -730,7 +714,7 @@ def test_labels_that_are_no_number_are_empty(tmp_path):
     Image.new("RGB", (16, 16)).save(picture, "PNG")
     table = pa.table({"image": [picture.getvalue()] * 4, "label": [float("nan"), 1.0] * 2})
     pq.write_table(table, tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match="2 of 4 values of 'label' are empty; fill them"):
+    with pytest.raises(ValueError, match=r"2 of 4 .*'label'"):
         load("parquet", "train", root=tmp_path)
 
 

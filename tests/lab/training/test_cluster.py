@@ -16,7 +16,6 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 from PIL import Image
-from torch import distributed as dist
 from torch import nn
 
 import gcalign
@@ -29,10 +28,10 @@ from gcalign.lab.training.optimizers import LARS
 from gcalign.lab.training.owner import owned
 from gcalign.lab.training.stream import Stream
 from gcalign.lab.training.train import train
+from processes import needs_gloo
 from small_runs import StoppedError, config_for, pictures, stopping, weights
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning|torch.jit).*")]
-needs_gloo = pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
 SOURCE = str(Path(gcalign.__file__).parents[1])
 SGD = ("optimizer.name=sgd", "optimizer.lr=0.5", "optimizer.momentum=0.5", "optimizer.weight_decay=0")
 # no BatchNorm and no random views: a process with the joined batch gives the same
@@ -214,30 +213,6 @@ def test_the_same_processes_on_other_machines_are_the_same_run():
         assert configured(["batch_size=64", "devices=8", word]).hash != one.hash
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nodes=0"], "nodes=0 must be at least 1"),
-        (["strategy=deepspeed"], "strategy='deepspeed' is unknown; known: auto, ddp, fsdp"),
-        (["strategy=ddp"], "strategy=ddp is for several processes, and devices=1 is one; drop it"),
-        (["sync_batchnorm=true"], "sync_batchnorm=true is for several processes"),
-        (["sync_batchnorm=maybe"], "sync_batchnorm='maybe' must be true or false"),
-        (["compile=2"], "compile=2 must be true or false"),
-        (["channels_last=1.5"], "channels_last=1.5 must be true or false"),
-        (["optimizer.name=larss"], "did you mean 'lars'"),
-        (["batch_size=8", "devices=2", "nodes=3"], "batch_size=8 must divide among devices=2 × nodes=3 × accumulate=1"),
-        (["batch_size=8", "devices=2", "nodes=4"], "must be at least 2 × devices=2 × nodes=4 × accumulate=1"),
-        (["devices=2", "strategy=fsdp", "accumulate=2"], "accumulate=2 does not go with strategy=fsdp.*strategy=ddp"),
-        (["devices=2", "strategy=fsdp", "method=byol"], "method=byol does not go with strategy=fsdp"),
-        (["devices=2", "strategy=fsdp", "optimizer.name=lars"], "optimizer.name=lars does not go with strategy=fsdp"),
-        (["devices=2", "strategy=fsdp", "compile=true"], "compile=true does not go with strategy=fsdp"),
-    ],
-)
-def test_words_that_do_not_fit_are_refused(tmp_path, words, said):
-    with pytest.raises((ValueError, TypeError), match=said):
-        configured([f"runs={tmp_path}/runs", *words])
-
-
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
 SLURM = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2", "SLURM_PROCID": "0",
          "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2"}  # fmt: skip
@@ -246,9 +221,8 @@ SLURM = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"
 @pytest.mark.parametrize(
     ("around", "words", "said"),
     [
-        (TORCHRUN, (), "devices=1 nodes=1 are 1 processes, and torchrun started 4, 2 on this machine; write devices=2 "
-         "nodes=2, or start it with: torchrun --nnodes=1 --nproc-per-node=1 --no-python gcalign train"),
-        (TORCHRUN, ("devices=4",), "devices=4 nodes=1 are 4 processes, and torchrun started 4, 2 on this machine"),
+        (TORCHRUN, (), "devices=1 nodes=1 .*torchrun .*4, 2 .*devices=2 nodes=2.*--nnodes=1 --nproc-per-node=1"),
+        (TORCHRUN, ("devices=4",), "devices=4 nodes=1 .*torchrun .*4, 2 "),
         (SLURM, ("devices=4",), "the cluster started 4.*srun --nodes=1 --ntasks-per-node=4 gcalign train"),
         ({**SLURM, "SLURM_NTASKS_PER_NODE": ""}, ("devices=4",), "does not say how many tasks.*--ntasks-per-node"),
         ({}, ("nodes=2",), "nodes=2 needs torchrun or srun.*torchrun --nnodes=2 --nproc-per-node=1"),
@@ -442,9 +416,3 @@ def test_of_several_processes_one_shows_a_dry_run(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "0")
     assert main(words) == 0
     assert "devices=2" in capsys.readouterr().out
-
-
-def test_the_page_has_every_kind_of_start():
-    text = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text()
-    for word in ("devices=8", "torchrun --nnodes=2 --nproc-per-node=4", "srun", "submitit_slurm", "ray", "joblib"):
-        assert word in text

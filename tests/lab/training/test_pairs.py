@@ -6,11 +6,8 @@ import csv
 import io
 import json
 import math
-import re
-import shlex
 import shutil
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +28,7 @@ from gcalign.lab.training.export import export
 from gcalign.lab.training.probe import probe
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.samples import columns_of
-from gcalign.lab.training.stream import Stream, exchanged
+from gcalign.lab.training.stream import Stream
 from gcalign.lab.training.train import train
 from small_runs import StoppedError, stopping
 
@@ -304,14 +301,6 @@ def test_the_nearest_are_different_texts():
 # batches
 
 
-def test_mismatched_pairs_are_exchanged_among_themselves_once_for_the_run():
-    partner = exchanged(50, 0.3, seed=1)
-    wrong = (partner != torch.arange(50)).nonzero()[:, 0]
-    assert len(wrong) == 15
-    assert sorted(partner[wrong].tolist()) == wrong.tolist()
-    assert torch.equal(exchanged(50, 0.0, 1), torch.arange(50))
-
-
 def test_a_batch_follows_from_its_step_and_ranks_share_it(table):
     pairs = load_columns("pairs", root=table(), columns=["image", "name+other"], group="family")
     about = {"batch_size": 4, "epochs": 2, "seed": 3, "noise": 0.5}
@@ -458,12 +447,6 @@ def test_a_column_is_exported_and_gives_the_same_embeddings(finished, tmp_path, 
         torch.testing.assert_close(found, encoder.embed(pixels), rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_on_pairs_is_found_by_its_name(finished, tmp_path):
-    name = f"run={str(finished.path).rpartition('-')[0]}"
-    assert probe([name]).recall == probe([f"run={finished.path}"]).recall
-    assert main(["embed", name, "column=image", "-o", str(tmp_path / "features.parquet")]) == 0
-
-
 def test_a_report_shows_the_names_that_were_found(finished, tmp_path):
     assert main(["probe", f"run={finished.path}", "protocol=zeroshot", "show=3"]) == 0
     page = tmp_path / "report.html"
@@ -549,56 +532,4 @@ def test_blocks_need_groups(table, tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_images_keep_the_names_of_their_runs():
-    assert configured(["method=ince", "method.eps=0.5", "data=scenes"]).hash == "0a9e92baa2"
-    assert configured(["method=clip", "data=scenes"]).hash == "244d1c6bf5"
-
-
 # learnable ε
-
-
-@pytest.mark.parametrize("iterations", [5, 300])
-@pytest.mark.parametrize("name", gcalign.methods.names())
-def test_epsilon_can_be_learnt_by_every_method_with_an_exact_gradient(name, iterations, batch):
-    z1, z2 = (z.detach() for z in batch())
-    known = {"labels": torch.tensor([0, 0, 1, 1, 2, 2, 2])} if name == "supcon" else {}
-    tol = 0 if iterations < 20 else 1e-13
-    criterion = gcalign.method(name, learnable=True, eps=0.3, iterations=iterations, tol=tol).double()
-    log_eps = next(iter(criterion.parameters()))
-    criterion(z1, z2, **known).backward()
-    with torch.no_grad():
-        values = []
-        for step in (1e-5, -2e-5):
-            log_eps += step
-            values.append(float(criterion(z1, z2, **known)))
-    assert float(log_eps.grad) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6, abs=1e-8)
-
-
-def test_a_learnable_epsilon_is_clip_s_logit_scale_with_its_clamp():
-    kernel = gcalign.Cosine(0.02, learnable=True)
-    with torch.no_grad():
-        kernel.log_eps.fill_(math.log(0.001))
-    assert kernel.eps.item() == pytest.approx(0.01)  # logit_scale ≤ 100
-    kernel.eps.backward()
-    assert float(kernel.log_eps.grad) > 0  # it can come back
-    kernel.clamp_()
-    assert kernel.log_eps.item() == pytest.approx(math.log(0.01))
-    smaller = gcalign.Cosine(0.005, learnable=True)
-    assert smaller.eps.item() == pytest.approx(0.005)  # what was asked for
-    with pytest.raises(ValueError, match="cannot be learnt"):
-        gcalign.LogKernel(lambda x, y: x @ y.T).learn()
-
-
-# the page
-
-
-PAGE = (Path(__file__).parents[3] / "docs" / "image-and-text.md").read_text()
-COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^(gcalign .*)$", PAGE, re.MULTILINE)]
-
-
-def test_the_commands_of_the_page_are_read_and_its_run_has_its_name():
-    trained = [words[1:] for words in COMMANDS if words[0] == "train"]
-    assert len(trained) == 3
-    names = [configured(words).name for words in trained]
-    assert names.count("shapes") == 1
-    assert {word for words in COMMANDS for word in words if word.startswith("run=")} == {"run=runs/shapes"}
