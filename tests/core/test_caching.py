@@ -135,14 +135,6 @@ def test_sides_may_differ_in_length():
     )
 
 
-def test_gradients_are_added_to_what_is_there():
-    criterion, encoder, (x, y) = gcalign.method("gca-ince"), mlp(), views()
-    gcalign.cached_backward(criterion, encoder, (x, y), chunk=4)
-    once = gradients(encoder)
-    gcalign.cached_backward(criterion, encoder, (x, y), chunk=3)
-    same(gradients(encoder), [2 * grad for grad in once])
-
-
 def test_inputs_receive_their_gradient():
     criterion, encoder, (x, y) = gcalign.method("gca-ince"), mlp().requires_grad_(False), views()
     x.requires_grad_()
@@ -200,16 +192,6 @@ class Blind(Stopped):
     @torch.no_grad()
     def forward(self, x):
         return self.module(x)
-
-
-def test_frozen_encoders_leave_the_temperature_to_learn():
-    criterion, encoder, (x, y) = gcalign.method("clip"), mlp().requires_grad_(False), views()
-    compare(
-        lambda: criterion(encoder(x), encoder(y)),
-        lambda: gcalign.cached_backward(criterion, encoder, (x, y), chunk=4),
-        encoder,
-        criterion,
-    )
 
 
 class Noisy(nn.Module):
