@@ -18,7 +18,6 @@ from gcalign.lab.training import optimizers
 from gcalign.lab.training.config import Config, configured, criterion_of
 from gcalign.lab.training.train import train
 from gcalign.lab.training.typed import keys, option, typed, value_of
-from small_runs import config_for, pictures
 
 
 @dataclasses.dataclass
