@@ -12,6 +12,8 @@ from scipy.optimize import Bounds, minimize
 
 import gcalign
 from gcalign import BlockSums, Capacity, Columns, Entropic, Euclidean, NonNegative, Rows, TotalVariation
+from gcalign.transport import sinkhorn
+from gcalign.transport.problem import Options
 
 # the scipy of Python 3.10 says so where its iterates touch a bound
 pytestmark = [pytest.mark.filterwarnings("ignore:Values in x were outside bounds:RuntimeWarning")]
@@ -219,3 +221,46 @@ def test_without_a_target_rows_sum_to_one_and_columns_share_evenly():
     plan = gcalign.solve(torch.randn(4, 8, dtype=torch.float64))
     torch.testing.assert_close(plan.row_sums, torch.ones(4, dtype=torch.float64), rtol=1e-5, atol=0)
     torch.testing.assert_close(plan.column_sums, torch.full((8,), 0.5, dtype=torch.float64), rtol=1e-5, atol=0)
+
+
+# --- when iterations stop -------------------------------------------------------------------------------------
+
+
+class Given:
+    """A step whose sweeps are given: (error, mass, largest change) of each."""
+
+    def __init__(self, changes):
+        self.changes, self.rounds = changes, 1e-7
+
+    def change(self, sweep):
+        return tuple(torch.tensor(x, dtype=torch.float64) for x in self.changes[sweep])
+
+    def on_pairs(self, sweep):
+        return None
+
+    def rounding(self, sweep):
+        return self.rounds
+
+
+def stops_after(changes, *, patience=30, tol=1e-6, tau=(1.0, 1.0), rounding=1e-7):
+    step = Given(changes)
+    step.rounds = rounding
+    stop = sinkhorn.Stop(step, None, Options(iterations=len(changes), tol=tol), tau, patience=patience)
+    for done in range(1, len(changes) + 1):
+        if stop(done, done - 1, None):
+            return done
+    return None
+
+
+def test_iterations_stop_only_if_no_column_changes_much():
+    small, large = 1e-4, 0.5
+    assert stops_after([(1e-7, 1.0, small)]) == 1
+    assert stops_after([(1e-7, 1.0, large), (1e-7, 1.0, small)]) == 2
+    assert stops_after([(1e-5, 1.0, small), (1e-7, 1.0, small)]) == 2
+
+
+def test_an_error_of_the_size_of_rounding_stops_iterations_when_it_no_longer_falls():
+    stuck = [(5e-6, 1.0, 1e-5)] * 20
+    assert stops_after(stuck, patience=5, rounding=1e-5) == 6
+    assert stops_after(stuck, patience=5, rounding=1e-7) is None
+    assert stops_after(stuck, patience=30, rounding=1e-5) is None
