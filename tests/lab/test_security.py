@@ -367,19 +367,15 @@ def test_a_link_within_a_run_does_no_harm(given):
     assert main(["probe", f"run={given.path}", "protocol=knn"]) == 0
 
 
-@pytest.mark.parametrize("name", ["audit", "csv", "tensorboard"])
+@pytest.mark.parametrize("name", ["csv", "tensorboard"])  # the folder of an audit has a test of its own
 def test_a_link_to_a_folder_in_a_run_is_not_written_through(given, tmp_path, name, capsys):
     target = tmp_path / "precious"
     target.mkdir()
     (target / "metrics.csv").write_text("mine\n")
     (given.path / name).symlink_to(target)
-    commands = [["audit", f"run={given.path}", "folds=2", "-o", str(tmp_path / "a.csv")]]
-    if name != "audit":
-        (given.path / "done").unlink()  # so that training goes on
-        commands = [["train", *TINY, f"logger={name}", f"runs={given.path.parent}"]]
-    for argv in commands:
-        assert main(argv) == 2
-        assert f"{given.path / name} links outside the run" in capsys.readouterr().err
+    (given.path / "done").unlink()  # so that training goes on
+    assert main(["train", *TINY, f"logger={name}", f"runs={given.path.parent}"]) == 2
+    assert str(given.path / name) in capsys.readouterr().err
     assert [path.name for path in target.iterdir()] == ["metrics.csv"]
     assert (target / "metrics.csv").read_text() == "mine\n"
 
@@ -627,11 +623,6 @@ def test_a_header_that_promises_more_than_there_is_is_refused(sides, capsys, sha
     config = configured(["data=pairs", "data.root=pairs.csv", "data.columns=left,right", "pairs.weights=a.npy"])
     with pytest.raises(ValueError, match=said):
         weights_of_pairs(config.pairs, 20)
-
-
-def test_objects_in_an_archive_are_not_unpickled(sides, capsys):
-    np.savez("a.npz", x=np.array([{}], dtype=object))
-    assert "would run code from the file" in audit(capsys, "a.npz", "b.npy")
 
 
 def test_embeddings_that_unpack_a_thousandfold_are_refused(sides, capsys, monkeypatch):
