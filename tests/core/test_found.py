@@ -63,6 +63,13 @@ def test_an_error_that_falls_to_zero_and_rises_again_does_not_divide_by_it():
     assert torch.equal(found, g)  # worse than before: a plain step
 
 
+def test_an_error_that_grows_drops_the_points_that_were_mixed():
+    next_point, b = Mixing(balanced=False), torch.zeros(3)
+    for error, g in ((1.0, torch.tensor([1.0, 0, 0])), (0.9, torch.tensor([0, 1.0, 0])), (5.0, torch.ones(3))):
+        found = next_point(b, g, error, None)
+    assert torch.equal(found, torch.ones(3))
+
+
 def test_a_stiff_penalty_between_sides_of_other_totals_stays_in_range():
     # u is about (ratio of the totals)^(λ/ε), e^{±208} in the end: no number of float32
     z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
