@@ -85,15 +85,23 @@ def test_loss_and_gradients_are_those_of_the_joined_batch(tmp_path, world):
             torch.testing.assert_close(got, grad, rtol=1e-7, atol=1e-10, msg=lambda m, key=key: f"{key}: {m}")
 
 
+FEW = [(name, learns) for name in ("iot-uni", "gca-uot") for learns in (False, True)]
+
+
 def few_main(rank):
-    z1, z2, _ = batch(2)
-    mine = own(rank, [2, 0, 0])
-    return [gcalign.method(name, layout="cross", block=1)(z1[mine], z2[mine]) for name in ("iot-uni", "gca-uot")]
+    mine, losses = own(rank, [2, 0, 0]), []
+    for name, learns in FEW:
+        z1, z2 = (z[mine].clone().requires_grad_(learns) for z in batch(2)[:2])
+        loss = gcalign.method(name, layout="cross", block=1)(z1, z2)
+        if learns:
+            loss.backward()
+        losses.append(loss.detach())
+    return losses
 
 
 def test_more_ranks_than_rows(tmp_path):
     z1, z2, _ = batch(2)
-    expected = [gcalign.method(name, layout="cross")(z1, z2) for name in ("iot-uni", "gca-uot")]
+    expected = [gcalign.method(name, layout="cross")(z1, z2) for name, _ in FEW]
     for found in ranks(few_main, tmp_path, 3):
         torch.testing.assert_close(found, expected)
 
