@@ -10,6 +10,7 @@ help:
 	@echo "make slow   the tests that take longer"
 	@echo "make fuzz   20,000 random calls against a float64 computation; SEED=1 for others"
 	@echo "make faults 200 kills of training, full disks, flipped bits, dying workers, two starts of one run; part of make slow"
+	@echo "make mutations      faults planted in a copy of the source, one at a time: a quick test must fail for each"
 	@echo "make differential   the same problems solved by POT, geomloss, OTT-JAX and pytorch-metric-learning"
 	@echo "make versions       the core tests with each Python and torch that is supported and can be installed"
 	@echo "make dependencies   known vulnerabilities of the pinned dependencies"
@@ -40,11 +41,14 @@ fuzz: .venv/ready
 	cd tests && ../$(BIN)/python -m fuzz --compile --cases 60 --seed $(SEED)
 
 faults: .venv/ready
-	$(BIN)/pytest -s -n 0 -m slow tests/test_faults.py
+	$(BIN)/pytest -s -n 0 -m slow tests/lab/training/test_faults.py
+
+mutations: .venv/ready
+	$(BIN)/python tests/mutations.py
 
 differential: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
-	$(BIN)/pytest -s tests/test_differential.py
+	$(BIN)/pytest -s tests/core/test_differential.py
 
 versions:
 	$(PYTHON) tests/versions.py
@@ -67,4 +71,4 @@ docs: .venv/ready
 clean:
 	rm -rf .venv
 
-.PHONY: help demo test slow fuzz faults differential versions dependencies pages docs clean
+.PHONY: help demo test slow fuzz faults mutations differential versions dependencies pages docs clean

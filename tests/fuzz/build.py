@@ -12,8 +12,8 @@ from torch import Tensor
 import gcalign
 from fuzz import cases
 from fuzz.cases import Case
-from fuzz.dense import Dense, Side, Terms, cosine, directions, squared_distance
 from gcalign import KL, Alignment, Blocks, Columns, Hierarchy, Labels, Objective, Robust, Rows, SquaredL2, Uniformity
+from oracles import Dense, Side, Terms, cosine, directions, squared_distance
 
 ALPHA, BETA, LEVELS = 0.3, 0.1, (0.1, 0.5)
 
@@ -185,10 +185,11 @@ def described(case: Case) -> tuple[tuple[str, float, str] | None, tuple[str, flo
         return hard, None, Terms(kl=1, entropy=False)
     if case.name == "byol":
         return None, None, Terms(kl=1, mass=False)
-    assert case.name == "gca-uot"
+    assert case.name in ("gca-uot", "gca-uot-published")
     relax = o.get("relax", (0.2, 0.2))
     sides = [("relaxed", lam, "target") for lam in relax]
-    return sides[0], sides[1], Terms(kl=1, robust=o.get("w_robust", 0.02), **robust)
+    normalized = case.name == "gca-uot-published"
+    return sides[0], sides[1], Terms(kl=1, robust=o.get("w_robust", 0.02), normalized=normalized, **robust)
 
 
 def dense_target(case: Case) -> Tensor:

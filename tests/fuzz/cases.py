@@ -68,7 +68,7 @@ class Case:
     kernel: str = "cosine"
     rows: tuple[str, float, str] | None = None  # kind, λ, mass: "target", "number" or "vector"
     columns: tuple[str, float, str] | None = None
-    terms: dict[str, Any] = field(default_factory=dict)  # of `dense.Terms`
+    terms: dict[str, Any] = field(default_factory=dict)  # of `oracles.Terms`
     sets: str = ""
     n: int = 4
     m: int = 4

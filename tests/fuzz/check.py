@@ -18,8 +18,8 @@ from torch import Tensor
 import gcalign
 from fuzz import build, cases, mistakes
 from fuzz.cases import DTYPES, UNCHECKED, Case
-from fuzz.dense import Dense, implicit
 from gcalign.transport import operator
+from oracles import Dense, implicit
 
 PACKAGE = str(Path(gcalign.__file__).parent)
 MARGIN = 64.0  # how many roundings of the largest number an entry may be off

@@ -354,6 +354,8 @@ class LinearStep:
         if self.columns is None or self.top_columns is None:
             return Sweep(x, None if self.rows is None else kx, z, None, x)
         if self.operator.shard is not None:
+            if not self.operator.spans:  # this rank has no rows, and `w` is that of an earlier iteration
+                w.zero_()
             w.copy_(self.operator.summed(w)[0])
         _scale(self.top_columns, w, self.tau_2, after)
         return Sweep(x, None if self.rows is None else kx, z, w, after)

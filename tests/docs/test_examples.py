@@ -1,0 +1,41 @@
+"""The examples run and learn. One that needs a library that is not installed is skipped."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples"
+NEEDS = {
+    "plain_pytorch": (),
+    "moco_queue": (),
+    "lightning_module": ("lightning",),
+    "accelerate_loop": ("accelerate",),
+    "hf_trainer": ("transformers", "accelerate"),
+    "timm_encoder": ("timm",),
+}
+STEPS = {"timm_encoder": 16}
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*NEEDS, "digits"}
+
+
+@pytest.mark.filterwarnings("ignore")  # those of other libraries
+@pytest.mark.parametrize("name", NEEDS)
+def test_an_example_learns(name, monkeypatch, capsys, tmp_path):
+    pytest.importorskip("sklearn")
+    for library in NEEDS[name]:
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.chdir(tmp_path)
+    losses = importlib.import_module(name).main(steps=STEPS.get(name, 60))
+    early, late = sum(losses[:4]) / 4, sum(losses[-4:]) / 4
+    assert late < 0.9 * early
+    assert re.search(r"accuracy of 5 nearest neighbours 0\.\d+", capsys.readouterr().out)
+    assert not list(tmp_path.iterdir())

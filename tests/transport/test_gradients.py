@@ -1,0 +1,203 @@
+"""Every marginal × divergence × gradient mode × layout passes gradcheck, and the modes agree where they overlap."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import gcalign
+from gcalign import KL, W1, Capacity, Columns, Cosine, Entropic, Robust, Rows, SquaredL2, TotalVariation, Uniformity
+
+MARGINALS = {
+    "free": (),
+    "rows": (Rows(),),
+    "columns": (Columns(),),
+    "rows relaxed": (Rows(0.3),),
+    "columns relaxed": (Columns(0.3),),
+    "balanced": (Rows(), Columns()),
+    "relaxed": (Rows(0.2), Columns(0.7)),
+    "semi-unbalanced": (Rows(), Columns(0.4)),
+    "semi-unbalanced, other side": (Rows(0.4), Columns()),
+    "total variation": (Rows(TotalVariation(0.15)), Columns(TotalVariation(0.3))),
+}
+DIVERGENCES = {
+    "KL": KL(),
+    "KL without mass": KL(mass=False),
+    "KL without penalties": KL(penalties=False),
+    "KL of normalised rows": KL(normalized=True),
+    "Robust": Robust(0.6, 0.1),
+    "Robust in score scale": Robust(0.3, 0.1, scale="score"),
+    "W1": W1(0.2),
+    "SquaredL2": SquaredL2(),
+    "Uniformity": Uniformity(),
+    "KL + Robust + Uniformity": 2 * KL() + 0.3 * Robust(0.6, 0.1) + 0.2 * Uniformity(),
+}
+TARGETS = {
+    "identity": gcalign.Identity(),
+    "labels": gcalign.Labels(),
+    "blocks": gcalign.Blocks(0.3, 0.1),
+}
+HARD = {"rows", "columns", "balanced", "semi-unbalanced", "semi-unbalanced, other side"}
+ENVELOPE = {  # the marginals with which a divergence is a Fenchel–Young loss; without a constraint every one passes
+    "KL": set(MARGINALS),
+    "KL without mass": HARD,  # a hard side fixes the mass
+    "KL without penalties": {"rows", "columns", "balanced", "total variation"},  # which have no term of their own
+}
+CONVERGED = {"iterations": 3000, "tol": 1e-15}
+TRUNCATED = {"iterations": 3, "tol": 0}
+
+
+def embeddings(b=4, d=3):
+    generator = torch.Generator().manual_seed(5)
+    z1 = torch.randn(b, d, generator=generator, dtype=torch.float64)
+    z2 = z1 + 0.8 * torch.randn(b, d, generator=generator, dtype=torch.float64)
+    return z1.requires_grad_(), z2.requires_grad_()
+
+
+def known(target):
+    return {
+        "identity": {},
+        "labels": {"labels": torch.tensor([0, 0, 1, 1])},
+        "blocks": {"domains": torch.tensor([0, 0, 0, 1])},
+    }[target]
+
+
+def criterion(marginal, divergence, mode, layout, target="identity", **settings):
+    return gcalign.Alignment(
+        Cosine(0.5),
+        MARGINALS[marginal],
+        DIVERGENCES[divergence],
+        TARGETS[target],
+        layout=layout,
+        gradient=mode,
+        **settings,
+    )
+
+
+def settings_of(mode):
+    return CONVERGED if mode in ("envelope", "implicit") else TRUNCATED
+
+
+@pytest.mark.parametrize("layout", ["cross", "joint"])
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+@pytest.mark.parametrize("marginal", MARGINALS)
+@pytest.mark.parametrize("mode", ["envelope", "implicit", "truncated", "unrolled"])
+def test_gradcheck(mode, marginal, divergence, layout):
+    z = embeddings()
+    loss = criterion(marginal, divergence, mode, layout, **settings_of(mode))
+    if mode == "envelope" and marginal not in {"free", *ENVELOPE.get(divergence, ())}:
+        with pytest.raises(ValueError, match=r"envelope.*would be wrong"):
+            loss(*z)
+        return
+    assert gradcheck(loss, z, fast_mode=True, atol=1e-7)
+
+
+@pytest.mark.parametrize("target", ["labels", "blocks"])
+@pytest.mark.parametrize("layout", ["cross", "joint"])
+@pytest.mark.parametrize("divergence", ["KL", "Robust", "SquaredL2", "KL + Robust + Uniformity"])
+@pytest.mark.parametrize("marginal", ["rows", "balanced", "relaxed"])
+def test_modes_agree_on_other_targets(marginal, divergence, layout, target):
+    z = embeddings()
+
+    def gradient(mode, **settings):
+        loss = criterion(marginal, divergence, mode, layout, target, **settings)(*z, **known(target))
+        return torch.cat(torch.autograd.grad(loss, z))
+
+    exact = gradient("unrolled", **CONVERGED)
+    torch.testing.assert_close(gradient("implicit", **CONVERGED), exact, rtol=1e-8, atol=1e-11)
+    torch.testing.assert_close(gradient("auto", **CONVERGED), exact, rtol=1e-8, atol=1e-11)
+    torch.testing.assert_close(gradient("truncated", **CONVERGED), exact, rtol=1e-8, atol=1e-11)
+    few = gradient("unrolled", **TRUNCATED)
+    torch.testing.assert_close(gradient("truncated", **TRUNCATED), few, rtol=1e-11, atol=1e-14)
+    torch.testing.assert_close(gradient("auto", **TRUNCATED), few, rtol=1e-8, atol=1e-11)
+
+
+def test_envelope_is_wrong_for_a_target_without_the_plans_marginals_and_refused():
+    z = embeddings()
+    mass = torch.tensor([0.5, 0.5, 1.5, 1.5], dtype=torch.float64)
+    sides = (Rows(mass=mass), Columns())
+    with pytest.raises(ValueError, match="marginals are not the plan's"):
+        gcalign.Alignment(Cosine(0.5), sides, KL(), gradient="envelope", **CONVERGED)(*z)
+    implicit = gcalign.Alignment(Cosine(0.5), sides, KL(), **CONVERGED)
+    assert implicit.explain(*z).mode == "implicit"
+    assert gradcheck(implicit, z, fast_mode=True)
+
+
+@pytest.mark.parametrize("layout", ["cross", "joint"])
+def test_a_learnt_epsilon_gets_its_gradient_through_kernel_relaxation_and_loss(layout):
+    z = [t.detach() for t in embeddings()]
+    for (marginal, sides), (name, divergence) in itertools.product(MARGINALS.items(), DIVERGENCES.items()):
+        for mode, settings in (("auto", CONVERGED), ("truncated", TRUNCATED), ("unrolled", TRUNCATED)):
+            loss = gcalign.Alignment(
+                Cosine(0.5, learnable=True), sides, divergence, layout=layout, gradient=mode, **settings
+            ).double()
+            log_eps = loss.kernel.log_eps
+            (got,) = torch.autograd.grad(loss(*z), log_eps)
+            ends = []
+            for step in (1e-5, -1e-5):
+                with torch.no_grad():
+                    log_eps += step
+                    ends.append(loss(*z).item())
+                    log_eps -= step
+            assert got.item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-8), (marginal, name, mode)
+
+
+@pytest.mark.parametrize("relax", [(math.inf, math.inf), (0.2, 0.2), (math.inf, 0.5)])
+@pytest.mark.parametrize("settings", [CONVERGED, TRUNCATED], ids=["converged", "truncated"])
+def test_solve_is_differentiable_in_log_k(settings, relax):
+    log_k = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+
+    def plan(log_k):
+        return gcalign.solve(log_k, (Rows(relax[0]), Columns(relax[1])), Entropic(0.5), **settings).log
+
+    assert gradcheck(plan, (log_k,), atol=1e-7)
+
+
+def test_solve_is_differentiable_on_any_constraint_set():
+    log_k = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    sets = (Rows(), Columns(), Capacity(0.4))
+    assert gradcheck(lambda x: gcalign.solve(x, sets, Entropic(0.5), iterations=60, tol=0).log, (log_k,), atol=1e-6)
+
+
+def test_truncated_needs_the_memory_of_vectors_not_of_iterations():
+    z1, z2 = (torch.randn(64, 8, requires_grad=True) for _ in range(2))
+
+    def kept(iterations):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+            gcalign.method("gca-ince", gradient="truncated", iterations=iterations, tol=0)(z1, z2)
+        return sum(saved)
+
+    assert kept(10) < 2 * 64 * 64 + 10 * 4 * 64  # one matrix, whatever the number of iterations
+    assert kept(50) - kept(10) == 40 * 4 * 64
+
+
+def test_small_epsilon_reverses_step_by_step_in_log_space():
+    z = embeddings(b=5)
+    for name in ("gca-ince", "gca-uot"):
+        by_hand = gcalign.method(name, eps=2e-3, iterations=6, tol=0, gradient="truncated")
+        unrolled = gcalign.method(name, eps=2e-3, iterations=6, tol=0, gradient="unrolled")
+        got, want = (torch.cat(torch.autograd.grad(c(*z), z)) for c in (by_hand, unrolled))
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("gca-rince", "implicit"), ("gca-uot", "implicit"), ("gca-ince", "envelope")]
+)
+def test_every_mode_is_exact_on_a_plan_that_has_not_converged(name, mode, learnable):
+    z = embeddings(b=6)
+    grads = []
+    for gradient in (mode, "unrolled"):
+        criterion = gcalign.method(name, eps=0.05, iterations=2, gradient=gradient, learnable=learnable).double()
+        inputs = [*z, *criterion.parameters()]
+        grads.append(torch.autograd.grad(criterion(*z), inputs))
+    for got, want in zip(*grads, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
+    choice = gcalign.method(name, eps=0.05, iterations=2, gradient=mode).explain(*z)
+    assert choice.mode == "truncated"
+    assert "has not converged" in choice.reason
