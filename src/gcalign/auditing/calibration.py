@@ -1,60 +1,94 @@
-"""What the scores of re-paired items say about the pairs: share of mismatches, probability of each, threshold.
+"""Which pairs are wrong, without a label: share, probability of each, and how far they can be trusted.
 
-A pair that was made by shuffling is a mismatch, so its score is a draw from the null. Against the null each pair has
-a p-value: the share of re-paired items that fit at least as well. Mismatched pairs have uniform p-values, true pairs
-small ones. Hence the share (Storey, 2002) and, from the density of the p-values, a probability for each pair (Efron,
-2001).
+A pair can be wrong in two ways, and each has a witness.
+
+* Its items fit no better than items that were paired at random: exchanged with anybody, partner missing, one caption
+  for many. Each pair has two p-values, among random partners of its a and among those of its b. Pairs of this kind have
+  uniform p-values, true pairs small ones: hence their share (Storey, 2002) and, from the density of the p-values, a
+  probability for each (Efron, 2001).
+* Its items fit well, but a neighbour of one of them fits better: exchanged with a similar item. In the plan between
+  all pairs, P_ii is then small and P_ij large for a neighbour j. Their share maximises a likelihood.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import torch
 from torch import Tensor
 
 BINS = 200  # of the density of p-values
-TAIL = 50
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What is expected of the pairs, without a label."""
-
-    share: float  # of mismatches
-    auroc: float  # with which the scores tell true pairs from re-paired ones; nan if all are mismatches
-    probability: Tensor  # [n] that a pair is a mismatch
-
-
-def p_values(fit: Tensor, null: Tensor) -> Tensor:  # [n], [k] -> [n] float64
-    """The share of the null that fits at least as well, counting the pair itself."""
-    below = torch.searchsorted(null.sort().values, fit.contiguous())
-    return (len(null) - below + 1).double() / (len(null) + 1)
+EVIDENCE = (5.0, 0.01)  # gain of the likelihood that exchanges with neighbours must have: in all, and per pair
+SURE = 0.9  # probability from which an exchange counts for the lower end of the share
 
 
 def share_of(p: Tensor) -> float:
-    """The smallest of the estimates mean(p > λ)/(1 − λ), λ = 0, 0.1 … 0.9: true pairs can only make them larger.
+    """The share of uniform p-values, mean of mean(p > λ)/(1 − λ) over λ = 0.3 … 0.7."""
+    return min(1.0, sum(float((p > k / 20).double().mean()) / (1 - k / 20) for k in range(6, 15)) / 9)
 
-    With few pairs λ stops earlier, where `TAIL` mismatched pairs would still leave a p-value above it.
+
+def fitting_at_random(p_a: Tensor, p_b: Tensor) -> tuple[float, Tensor]:
+    """The share of pairs that fit no better than random ones, and the probability of each.
+
+    Both sides must say so: a caption that is repeated is popular among its copies, and p-values on that side are large
+    for pairs that are right.
     """
-    largest = max(5, min(9, int(10 * (1 - TAIL / len(p)))))
-    return min(float((p > k / 10).double().mean()) / (1 - k / 10) for k in range(largest + 1))
+    share, p = min(((share_of(p), p) for p in (p_a, p_b)), key=lambda found: found[0])
+    return share, (share / _density(p)).clamp(max=1.0)
+
+
+def exchanged_with_neighbours(own: Tensor, near: Tensor, weight: Tensor) -> tuple[Tensor, float]:
+    """The probability of each pair that its item was exchanged with a neighbour, and the gain of the log-likelihood.
+
+    The log-likelihood is Σ_i w_i log((1 − π) Σ_k c_k own_ik + π Σ_k c_k near_ik), maximised over π and c.
+
+    Args:
+        own: P_ii [n, K], of plans with K values of ε: several, because errors of true pairs have heavy tails.
+        near: mean of P_ij over neighbours j [n, K].
+        weight: probability that the pair is not one of those that fit at random [n].
+    """
+    own, near = (x.double().clamp(1e-12, 1.0) for x in (own, near))
+    weight = weight.double()
+    share, mixture = 0.1, torch.full(own.shape[1:], 1 / own.shape[1], dtype=own.dtype, device=own.device)
+    for _ in range(200):
+        right, wrong = (1 - share) * mixture * own, share * mixture * near
+        scale = (weight / (right + wrong).sum(1))[:, None]
+        right, wrong = scale * right, scale * wrong
+        share = float(wrong.sum() / weight.sum())
+        mixture = (right + wrong).sum(0) / weight.sum()
+    alone, both = own @ mixture, (1 - share) * (own @ mixture) + share * (near @ mixture)
+    gain = float((weight * (both / alone).log()).sum())
+    return share * (near @ mixture) / both, gain
+
+
+def is_evident(gain: float, n: float) -> bool:
+    """Whether exchanges with neighbours explain so much that they are not an accident of heavy tails."""
+    return gain > max(EVIDENCE[0], EVIDENCE[1] * n)
+
+
+def monotone(probability: Tensor, suspicion: Tensor) -> Tensor:
+    """The nearest probabilities that do not decrease with suspicion; equal suspicions have equal ones."""
+    values, place, counts = suspicion.unique(return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(values), dtype=torch.float64).index_add_(0, place, probability.double())
+    falling = _decreasing((sums / counts).flip(0).tolist(), counts.flip(0).tolist())
+    return torch.tensor(falling, dtype=probability.dtype).flip(0)[place]
+
+
+def expected_auroc(probability: Tensor, suspicion: Tensor) -> float:
+    """The AUROC of the suspicion if the probabilities hold, ties half; at least 0.5 if they grow with it."""
+    order = suspicion.argsort()
+    wrong = probability[order].double()
+    right = 1 - wrong
+    below = right.cumsum(0) - right / 2
+    total = float(wrong.sum() * right.sum())
+    return min(1.0, max(0.5, float((wrong * below).sum()) / total)) if total > 0 else math.nan
 
 
 def separation(fit: Tensor, null: Tensor) -> float:
-    """P(a pair fits better than a re-paired one), ties half: the AUROC between them."""
+    """P(a pair fits better than one of the null), ties half: the AUROC between them."""
     ordered, fit = null.sort().values, fit.contiguous()
     below = torch.searchsorted(ordered, fit).double() + torch.searchsorted(ordered, fit, right=True).double()
     return float(below.mean()) / (2 * len(null))
-
-
-def calibrated(fit: Tensor, null: Tensor) -> Calibration:
-    """Share, expected AUROC and probabilities from the fits of the pairs [n] and of re-paired items [k]."""
-    p = p_values(fit, null)
-    share = share_of(p)
-    # a share π of the pairs is itself drawn from the null: separation = (1 − π) AUROC + π/2
-    auroc = min(1.0, (separation(fit, null) - share / 2) / (1 - share)) if share < 1 else float("nan")
-    return Calibration(share, auroc, (share / _density(p)).clamp(max=1.0).to(fit.dtype))
 
 
 def _density(p: Tensor) -> Tensor:  # [n]

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gcalign.auditing.calibration import calibrated, p_values, separation, share_of
+from gcalign.auditing.calibration import (
+    SURE,
+    exchanged_with_neighbours,
+    expected_auroc,
+    fitting_at_random,
+    is_evident,
+    monotone,
+)
 from gcalign.auditing.embeddings import Embeddings, Pairs, as_embeddings
 from gcalign.auditing.fits import Fit, Neighbours, Potentials, best_others, cosine, csls, softmax
-from gcalign.auditing.nulls import Paired
-from gcalign.auditing.plans import plan, sizes, solved
-from gcalign.auditing.result import Audit, joined
+from gcalign.auditing.nulls import p_values
+from gcalign.auditing.plans import SAMPLE, chosen_eps, neighbours, plan, sizes
+from gcalign.auditing.result import Audit, doubtful, joined
+from gcalign.auditing.trust import doubts
 from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
 LEAST_PAIRS = 10
-SAMPLE = 4096  # pairs from which ε is chosen
-RELATIVE = (0.06, 0.12, 0.25, 0.5)  # candidates for ε, in units of the spread of similarities
-SMALLEST = 1e-3  # ε that float32 can take
+LEAST_MASS = 0.02  # in the plan, of a pair that fits no better than random ones
+WIDER = 3.0  # a second plan has so many times ε: errors of true pairs have heavy tails
+CONCENTRATED = 0.4  # mass on the best partner from which the plan can tell neighbours apart
 
 
 def audit(
@@ -31,7 +38,6 @@ def audit(
     *,
     score: str = "plan",
     eps: float | None = None,
-    relax: float = math.inf,
     batch: int | None = None,
     passes: int | None = None,
     folds: Any = None,
@@ -40,22 +46,20 @@ def audit(
 ) -> Audit:
     """Find mismatched pairs: rank paired embeddings by how badly they fit, without labels.
 
-    The suspicion of pair i is s_i = −log P_ii of the transport plan between all a and all b. In the plan every item
-    has the same mass to give, so popular items (hubs) cannot fit everybody. ε is chosen such that the pairs are best
-    separated from near misses: items paired with a neighbour of their partner.
+    The suspicion of pair i is −log P_ii of the transport plan between all a and all b, whose row i sums to 1. Popular
+    items (hubs) cannot fit everybody. A pair that fits no better than random ones has little mass in the plan, so that
+    it does not take a partner from others. ε is that at which the plan explains the pairs best, KL(I‖P_ε), with a
+    share for the wrong ones.
 
     The embeddings must not come from a model that was trained on these very pairs: it has learnt the mismatches by
-    heart. Use a pretrained model, or cross-fit: embed each part of the pairs with a model trained on the other parts.
-    `gcalign audit run=…` does so.
+    heart. The audit cannot notice that. Use a pretrained model, or cross-fit: embed each part of the pairs with a model
+    trained on the other parts. `gcalign audit run=…` does so.
 
     Args:
         a, b: embeddings [n, D], tensors or numpy arrays; row i of both is pair i. They need not be normalised. Large
             memory-mapped arrays stay on disk.
         score: "plan", or what it is compared with: "cosine", "csls", "softmax" (both ways), "neighbours" (LEMoN).
         eps: ε of the plan or the softmax; None chooses it.
-        relax: λ of both marginals, in units of the spread of similarities. inf is the balanced plan, the best choice if
-            wrong pairs are shuffled. Where wrong partners come from elsewhere, so that right ones are missing, 1.0 is
-            better.
         batch: pairs that are solved at once. None: all, up to 8,192 pairs; more in batches of 4,096 and two passes over
             all similarities; above 200,000 pairs in batches of 16,384 without passes.
         passes: how often all similarities are computed after the batches.
@@ -65,7 +69,8 @@ def audit(
         progress: show progress bars.
 
     Returns:
-        An `Audit`: suspicion of each pair, expected share of mismatches, suggested threshold, weights.
+        An `Audit`: suspicion of each pair, expected share of mismatches, suggested threshold, weights; or, in
+        `warnings`, why it cannot tell.
 
     Raises:
         TypeError, ValueError: if a and b are not finite matrices of the same shape, or an option is out of range.
@@ -85,24 +90,22 @@ def audit(
     one_of("score", score, SCORES)
     if eps is not None:
         positive("eps", eps, "leave it out to have it chosen")
-    positive("relax", relax, "inf is the balanced plan", infinite=True)
     if batch is not None:
         count("batch", batch, "pairs that are solved at once; leave it out to have it chosen", least=LEAST_PAIRS)
     if passes is not None:
         count("passes", passes, "0 leaves the plans of the batches as they are", least=0)
-    options = Options(score, eps, relax, batch, passes, progress)
     generator = torch.Generator().manual_seed(count("seed", seed, "0 is usual", least=0))
     with torch.no_grad():
         x, y = as_embeddings(a, b, LEAST_PAIRS)
-        if folds is None:
-            paired = Paired.of(x, y, generator)
-            return _audited(paired, options, _relative([paired], options, generator), generator)
-        parts = _parts(folds, len(x), x.device)
-        each = [Paired.of(x.take(part), y.take(part), generator) for part in parts]
-        # one ε for all folds, relative to the spread of each, so that suspicions can be compared
-        relative = _relative(each, options, generator)
-        audits = [_audited(paired, options, relative, generator) for paired in each]
-        return joined([part.cpu() for part in parts], audits)
+        parts = [torch.arange(len(x), device=x.device)] if folds is None else _parts(folds, len(x), x.device)
+        each = [
+            Paired.of(x, y, generator) if folds is None else Paired.of(x.take(p), y.take(p), generator) for p in parts
+        ]
+        if eps is None:  # one for all folds, so that suspicions can be compared
+            eps = chosen_eps([paired.sample(SAMPLE, generator) for paired in each])
+        options = Options(score, eps, batch, passes, progress)
+        audits = [_audited(paired, options, generator) for paired in each]
+        return audits[0] if folds is None else joined([part.cpu() for part in parts], audits)
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,39 @@ class Options:
     """How to audit, checked."""
 
     score: str
-    eps: float | None
-    relax: float
+    eps: float
     batch: int | None
     passes: int | None
     progress: bool
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Pairs that were embedded by one model, and which of them fit no better than random ones."""
+
+    a: Embeddings
+    b: Embeddings
+    pairs: Pairs
+    p: tuple[Tensor, Tensor]  # p-values [n] among random partners of each a, and of each b
+    share: float  # of pairs that fit no better than random ones
+    random: Tensor  # [n] probability of each to be one of them
+
+    @staticmethod
+    def of(a: Embeddings, b: Embeddings, generator: torch.Generator) -> Paired:
+        everyone = torch.arange(len(a), device=a.device)
+        pairs = Pairs.of(a, b, everyone, everyone)
+        p = p_values(a, b, pairs.cosine, generator)
+        return Paired(a, b, pairs, p, *fitting_at_random(*p))
+
+    @property
+    def mass(self) -> Tensor:  # [n]
+        """Row and column sums of the plan: a pair that fits at random must not take a partner from others."""
+        return (1 - self.random).clamp(min=LEAST_MASS).to(self.a.dtype)
+
+    def sample(self, size: int, generator: torch.Generator) -> tuple[Embeddings, Embeddings, Tensor]:
+        """Some of the pairs, with their mass."""
+        part = torch.randperm(len(self.a), generator=generator)[:size].to(self.a.device)
+        return self.a.take(part), self.b.take(part), self.mass[part]
 
 
 def _parts(folds: Any, n: int, device: torch.device) -> list[Tensor]:
@@ -132,60 +163,71 @@ def _parts(folds: Any, n: int, device: torch.device) -> list[Tensor]:
     return parts
 
 
-def _relative(each: Sequence[Paired], options: Options, generator: torch.Generator) -> float:
-    """ε in units of the spread: the candidate that tells pairs best from near misses, on a sample of each fold."""
-    if options.eps is not None or options.score not in ("plan", "softmax"):
-        return math.nan
-    told = dict.fromkeys(RELATIVE, 0.0)
-    for paired in each:
-        some = paired.sample(SAMPLE, generator)
-        x, y = some.a, some.b
-        cosines = x.rows(slice(None)) @ y.rows(slice(None)).to(x.device).T
-        for relative in RELATIVE:
-            eps = _absolute(relative, some)
-            if options.score == "plan":
-                fit = Potentials(x, y, 1 / eps, *solved(cosines, eps, options.relax * some.spread))
-            else:
-                fit = softmax(x, y, eps)
-            told[relative] += separation(fit.of(some.pairs), fit.of(some.near))
-    return max(told, key=lambda c: told[c])
-
-
-def _absolute(relative: float, paired: Paired) -> float:
-    return max(relative * paired.spread, SMALLEST)
-
-
-def _audited(paired: Paired, options: Options, relative: float, generator: torch.Generator) -> Audit:
+def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Audit:
     """The audit of pairs that were embedded by one model."""
-    a, b = paired.a, paired.b
-    settings: dict[str, Any] = {}
-    if options.score in ("plan", "softmax"):
-        settings["eps"] = _absolute(relative, paired) if options.eps is None else options.eps
-    label = f"{options.score}, all pairs" if options.progress else None
+    a, b, n = paired.a, paired.b, len(paired.a)
+    batch, passes = sizes(n, options.batch, options.passes)
+    work: dict[str, Any] = {"batch": batch, "passes": passes}
+    plans = [
+        plan(a, b, eps, paired.mass, **work, generator=generator, progress=options.progress)
+        for eps in (options.eps, WIDER * options.eps)
+    ]
     fit: Fit
-    if options.score == "plan":
-        batch, passes = sizes(len(a), options.batch, options.passes)
-        lam = options.relax * paired.spread
-        work: dict[str, Any] = {"batch": batch, "passes": passes}
-        fit, other = plan(a, b, settings["eps"], lam, **work, generator=generator, progress=options.progress)
-        settings |= {"relax": lam if math.isfinite(lam) else "none", **work}
-    else:
-        fit = _rival(options.score, a, b, settings.get("eps", math.nan), label)
+    fit, other = plans[0]
+    settings: dict[str, Any] = {"eps": options.eps, **work}
+    own = fit.of(paired.pairs) - paired.mass.log()  # rows sum to 1
+    exchanged, inside = _exchanged(paired, [p for p, _ in plans], other)
+    if options.score != "plan":
+        label = f"{options.score}, all pairs" if options.progress else None
+        fit = _rival(options.score, a, b, options.eps, label)
+        settings = {"eps": options.eps} if options.score == "softmax" else {}
         other = best_others(fit if isinstance(fit, Potentials) else cosine(a, b), label)
-    own = fit.of(paired.pairs)
-    expected = calibrated(own, fit.of(paired.random))
-    return Audit(
-        suspicion=(-own).cpu(),
+        own = fit.of(paired.pairs)
+    suspicion = (-own).cpu()
+    right = 1 - paired.random
+    raw = paired.random + right * exchanged
+    error = 2 * math.sqrt((paired.share + 1 / n) / n)
+    sure = float((right * exchanged * (exchanged > SURE)).mean())
+    probability = monotone(raw.float().cpu(), suspicion)
+    share = float(probability.double().mean())
+    auroc = expected_auroc(probability, suspicion)
+    result = Audit(
+        suspicion=suspicion,
         similarity=paired.pairs.cosine.cpu(),
         other=other.cpu(),
         other_similarity=Pairs.of(a, b, paired.pairs.i, other).cosine.cpu(),
-        probability=expected.probability.cpu(),
-        share=expected.share,
-        share_at_most=max(expected.share, share_of(p_values(own, fit.of(paired.near)))),
-        auroc=expected.auroc,
+        probability=probability,
+        share=share,
+        share_at_least=max(0.0, min(share, paired.share + sure) - error),
+        share_at_most=min(1.0, max(share, 1 - float((right * inside).mean())) + error),
+        auroc=max(0.5, 1 - float(paired.p[0].mean())) if math.isnan(auroc) else auroc,
         score=options.score,
         settings=settings,
+        warnings=tuple(doubts(a, b, paired.p)),
     )
+    return doubtful(result) if result.warnings else result
+
+
+def _exchanged(paired: Paired, plans: list[Potentials], other: Tensor) -> tuple[Tensor, Tensor]:
+    """For each pair the probability that it was exchanged with a neighbour, and P_ii, in a plan with rows of sum 1."""
+    a, b, n = paired.a, paired.b, len(paired.a)
+    i, mass = paired.pairs.i, paired.mass.log()
+    k = neighbours(b)
+    repeated = i.repeat_interleave(k.shape[1])
+    there = Pairs.of(a, b, repeated, k.flatten())
+    back = Pairs.of(a, b, neighbours(a).flatten(), repeated)
+    own, near = [], []
+    for fit in plans:
+        own.append((fit.of(paired.pairs) - mass).exp())
+        each = [(fit.of(pairs) - mass[repeated]).exp().view(n, -1).mean(1) for pairs in (there, back)]
+        near.append((each[0] + each[1]) / 2)
+    best = (plans[0].of(Pairs.of(a, b, i, other)) - mass).exp()
+    right = 1 - paired.random
+    concentrated = float((right * torch.maximum(own[0], best)).sum() / right.sum().clamp(min=1e-9))
+    exchanged, gain = exchanged_with_neighbours(torch.stack(own, 1), torch.stack(near, 1), right)
+    if concentrated < CONCENTRATED or not is_evident(gain, n):
+        exchanged = torch.zeros_like(exchanged)
+    return exchanged, own[0].clamp(max=1.0).double()
 
 
 def _rival(score: str, a: Embeddings, b: Embeddings, eps: float, label: str | None) -> Fit:

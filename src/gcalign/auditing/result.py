@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from gcalign.auditing.calibration import expected_auroc, monotone
 
 LEAST = 1e-3  # weight of a pair that is surely wrong: weights of a criterion must be > 0
 CUT = 0.5  # probability from which a pair is flagged
@@ -23,18 +25,22 @@ class Audit:
     `pandas.DataFrame(audit.table())` is the ranking.
 
     Attributes:
-        suspicion: how badly each pair fits [n]; higher is worse. For the plan it is −log P_ii.
+        suspicion: how badly each pair fits [n]; higher is worse. For the plan it is −log P_ii, where row i sums to 1.
         similarity: cosine of each pair [n].
         other: for each a_i the other b_j that fits best [n], an index of a pair.
         other_similarity: its cosine with a_i [n].
-        probability: that the pair is a mismatch [n], if wrong partners are random.
-        share: expected share of mismatches, if wrong partners are random.
-        share_at_most: the share if each wrong partner is one of the five nearest to the right one. The truth is
-            expected between the two.
-        auroc: expected area under the ROC curve for true pairs against random mismatches. Near 0.5 the embeddings
-            do not tell one from the other, and nothing here can be relied on.
+        probability: that the pair is a mismatch [n]; it never falls with suspicion.
+        share: expected share of mismatches, the mean of the probabilities; nan if there are warnings.
+        share_at_least: the share of pairs that fit no better than random ones, or are surely exchanged with a
+            neighbour, less its sampling error. It assumes that the right partner of a pair is no random item.
+        share_at_most: the share of the plan's mass that is not on the pairs, with the sampling error. It assumes
+            nothing about the mismatches: some may be so near that no score could find them.
+        auroc: expected area under the ROC curve of the suspicion, in [0.5, 1], if the probabilities hold; without
+            mismatches, that for true pairs against random ones. Near 0.5 nothing here can be relied on.
         score: the score that was used, "plan" unless another was asked for.
-        settings: how it was computed: ε, λ, size of batches, passes.
+        settings: how it was computed: ε, size of batches, passes.
+        warnings: why the audit cannot tell which pairs are wrong, with value, rule and remedy. If there is one, no pair
+            is flagged and all probabilities are 0; the ranking remains.
         weights: 1 − probability, at least 0.001 [n]: `criterion(z1, z2, weights=w)` takes them.
 
     Example:
@@ -56,10 +62,12 @@ class Audit:
     other_similarity: Tensor
     probability: Tensor
     share: float
+    share_at_least: float
     share_at_most: float
     auroc: float
     score: str
     settings: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.suspicion)
@@ -121,24 +129,29 @@ class Audit:
         return {
             "pairs": len(self),
             "score": self.score,
-            "share": self.share,
+            "share": None if math.isnan(self.share) else self.share,
+            "share_at_least": self.share_at_least,
             "share_at_most": self.share_at_most,
-            "auroc": None if math.isnan(self.auroc) else self.auroc,
+            "auroc": self.auroc,
             "threshold": self.threshold if flagged else None,
             "flagged": flagged,
             "expected_precision": self.precision if flagged else None,
+            "warnings": list(self.warnings),
             **self.settings,
         }
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.settings.items())
         flagged = int(self.flagged.sum())
-        lines = [
-            f"Audit of {len(self):,} pairs by {self.score} ({settings})",
-            f"expected share of mismatches: {self.share:.1%}; at most {self.share_at_most:.1%}, "
-            "if wrong partners are near-duplicates of the right ones",
-            f"expected AUROC for random mismatches: {self.auroc:.3f}",
-        ]
+        lines = [f"Audit of {len(self):,} pairs by {self.score} ({settings})"]
+        if self.warnings:
+            lines += [f"cannot tell which pairs are wrong: {warning}" for warning in self.warnings]
+        else:
+            lines += [
+                f"expected share of mismatches: {self.share:.1%}, "
+                f"between {self.share_at_least:.1%} and {self.share_at_most:.1%}",
+                f"expected AUROC: {self.auroc:.3f}",
+            ]
         if flagged:
             lines.append(
                 f"suggested threshold: suspicion ≥ {self.threshold:.4g}, {flagged:,} pairs, "
@@ -157,6 +170,12 @@ class Audit:
         return f"{k:8d}  {suspicion:9.3f}  {probability:11.3f}  {own:10.3f}  {int(self.other[k]):10d}  {other:14.3f}"
 
 
+def doubtful(audit: Audit) -> Audit:
+    """The same ranking, without what an audit with warnings cannot tell."""
+    nothing = torch.zeros_like(audit.probability)
+    return replace(audit, probability=nothing, share=math.nan, share_at_least=0.0, share_at_most=1.0)
+
+
 def joined(parts: Sequence[Tensor], audits: Sequence[Audit]) -> Audit:
     """One audit from those of the folds, given which pairs each fold has."""
     n, first = sum(map(len, parts)), audits[0]
@@ -169,9 +188,20 @@ def joined(parts: Sequence[Tensor], audits: Sequence[Audit]) -> Audit:
     def mean(name: str) -> float:
         return sum(len(audit) * float(getattr(audit, name)) for audit in audits) / n
 
-    expected = {name: mean(name) for name in ("share", "share_at_most", "auroc")}
+    columns["probability"] = probability = monotone(columns["probability"], columns["suspicion"])
+    auroc = expected_auroc(probability, columns["suspicion"])
     settings = {"folds": len(parts), **{key: _common([x.settings[key] for x in audits]) for key in first.settings}}
-    return Audit(**columns | expected, score=first.score, settings=settings)
+    result = Audit(
+        **columns,
+        share=mean("share"),
+        share_at_least=mean("share_at_least"),
+        share_at_most=mean("share_at_most"),
+        auroc=mean("auroc") if math.isnan(auroc) else auroc,
+        score=first.score,
+        settings=settings,
+        warnings=tuple(dict.fromkeys(warning for audit in audits for warning in audit.warnings)),
+    )
+    return doubtful(result) if result.warnings else result
 
 
 def _common(values: Sequence[Any]) -> Any:

@@ -1,0 +1,47 @@
+"""When an audit cannot tell: what was measured, the rule, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gcalign.auditing.embeddings import Embeddings
+
+FEWEST = 50  # pairs from which shares and probabilities mean something
+CHANCE = 0.45  # mean p-value above which the pairs agree no better than chance; 0.5 is chance
+SIGMAS = 4.0  # that it must be below 0.5
+
+
+def doubts(a: Embeddings, b: Embeddings, p: tuple[Tensor, Tensor]) -> Iterator[str]:
+    """Why the audit cannot tell which pairs are wrong; nothing if it can."""
+    n = len(a)
+    if n < FEWEST:
+        yield (
+            f"there are {n} pairs; at least {FEWEST} are needed to estimate a share: use the ranking alone, "
+            "or audit them together with more pairs of the same kind"
+        )
+    for side in (a, b):
+        items = distinct(side)
+        if items < max(10, n // 10):
+            yield (
+                f"{side.name} has {items} different items in {n} pairs; at least {max(10, n // 10)} are needed to "
+                "compare a pair with others: leave repeated items out, or audit the pairs of different items"
+            )
+    mean = max(float(x.mean()) for x in p)
+    if mean > min(CHANCE, 0.5 - SIGMAS / math.sqrt(12 * n)):
+        yield (
+            f"a random partner fits better than the own one in {mean:.1%} of all cases; it must be clearly below 50 %, "
+            "or the pairs agree no better than chance: embed both sides in one space (gcalign.align learns one), "
+            "and check that row i of both is one pair"
+        )
+
+
+def distinct(x: Embeddings) -> int:
+    """How many items differ, up to rounding: by their coordinate on one random line."""
+    direction = torch.randn(x.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    parts = torch.arange(len(x), device=x.device).split(1 << 14)
+    line = torch.cat([x.rows(part) @ direction.to(x.device, x.dtype) for part in parts])
+    return int((line.sort().values.diff() > 1e-5).sum()) + 1
