@@ -27,7 +27,6 @@ from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
 LEAST_PAIRS = 10
-LEAST_MASS = 0.02  # in the plan, of a pair that fits no better than random ones
 WIDER = 3.0  # a second plan has so many times ε: errors of true pairs have heavy tails
 CONCENTRATED = 0.4  # mass on the best partner from which the plan can tell neighbours apart
 
@@ -46,10 +45,10 @@ def audit(
 ) -> Audit:
     """Find mismatched pairs: rank paired embeddings by how badly they fit, without labels.
 
-    The suspicion of pair i is −log P_ii of the transport plan between all a and all b, whose row i sums to 1. Popular
-    items (hubs) cannot fit everybody. A pair that fits no better than random ones has little mass in the plan, so that
-    it does not take a partner from others. ε is that at which the plan explains the pairs best, KL(I‖P_ε), with a
-    share for the wrong ones.
+    The suspicion of pair i is −½ log P(b_i | a_i) P(a_i | b_i), where P is the transport plan between all a and all b.
+    In the plan popular items (hubs) cannot fit everybody; its marginals are relaxed at cost λ = 3 ε, so that an item
+    whose partner is missing does not take that of another. ε is that at which the plan explains the pairs best,
+    KL(I‖P_ε), with a share for wrong ones.
 
     The embeddings must not come from a model that was trained on these very pairs: it has learnt the mismatches by
     heart. The audit cannot notice that. Use a pretrained model, or cross-fit: embed each part of the pairs with a model
@@ -137,15 +136,10 @@ class Paired:
         p = p_values(a, b, pairs.cosine, generator)
         return Paired(a, b, pairs, p, *fitting_at_random(*p))
 
-    @property
-    def mass(self) -> Tensor:  # [n]
-        """Row and column sums of the plan: a pair that fits at random must not take a partner from others."""
-        return (1 - self.random).clamp(min=LEAST_MASS).to(self.a.dtype)
-
-    def sample(self, size: int, generator: torch.Generator) -> tuple[Embeddings, Embeddings, Tensor]:
-        """Some of the pairs, with their mass."""
+    def sample(self, size: int, generator: torch.Generator) -> tuple[Embeddings, Embeddings]:
+        """Some of the pairs."""
         part = torch.randperm(len(self.a), generator=generator)[:size].to(self.a.device)
-        return self.a.take(part), self.b.take(part), self.mass[part]
+        return self.a.take(part), self.b.take(part)
 
 
 def _parts(folds: Any, n: int, device: torch.device) -> list[Tensor]:
@@ -169,13 +163,13 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
     batch, passes = sizes(n, options.batch, options.passes)
     work: dict[str, Any] = {"batch": batch, "passes": passes}
     plans = [
-        plan(a, b, eps, paired.mass, **work, generator=generator, progress=options.progress)
+        plan(a, b, eps, **work, generator=generator, progress=options.progress)
         for eps in (options.eps, WIDER * options.eps)
     ]
     fit: Fit
     fit, other = plans[0]
     settings: dict[str, Any] = {"eps": options.eps, **work}
-    own = fit.of(paired.pairs) - paired.mass.log()  # rows sum to 1
+    own = fit.of(paired.pairs)
     exchanged, inside = _exchanged(paired, [p for p, _ in plans], other)
     if options.score != "plan":
         label = f"{options.score}, all pairs" if options.progress else None
@@ -209,25 +203,21 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
 
 
 def _exchanged(paired: Paired, plans: list[Potentials], other: Tensor) -> tuple[Tensor, Tensor]:
-    """For each pair the probability that it was exchanged with a neighbour, and P_ii, in a plan with rows of sum 1."""
-    a, b, n = paired.a, paired.b, len(paired.a)
-    i, mass = paired.pairs.i, paired.mass.log()
-    k = neighbours(b)
-    repeated = i.repeat_interleave(k.shape[1])
-    there = Pairs.of(a, b, repeated, k.flatten())
-    back = Pairs.of(a, b, neighbours(a).flatten(), repeated)
-    own, near = [], []
-    for fit in plans:
-        own.append((fit.of(paired.pairs) - mass).exp())
-        each = [(fit.of(pairs) - mass[repeated]).exp().view(n, -1).mean(1) for pairs in (there, back)]
-        near.append((each[0] + each[1]) / 2)
-    best = (plans[0].of(Pairs.of(a, b, i, other)) - mass).exp()
+    """For each pair the probability that it was exchanged with a neighbour, and its own mass in the plan."""
+    a, b, i = paired.a, paired.b, paired.pairs.i
+    near_a, near_b = neighbours(a), neighbours(b)
+    item = i.repeat_interleave(near_a.shape[1])
+    near = Pairs.of(a, b, torch.cat([item, near_a.flatten()]), torch.cat([near_b.flatten(), item]))
+    own = torch.stack([fit.of(paired.pairs).exp() for fit in plans], 1)
+    each = torch.stack([fit.of(near).exp().view(2, len(a), -1).mean(0) for fit in plans], 1)  # [n, plans, neighbours]
+    theirs = torch.stack([each[:, :, 0], each.mean(2)], 2)  # of the nearest alone, and of all
+    best = plans[0].of(Pairs.of(a, b, i, other)).exp()
     right = 1 - paired.random
-    concentrated = float((right * torch.maximum(own[0], best)).sum() / right.sum().clamp(min=1e-9))
-    exchanged, gain = exchanged_with_neighbours(torch.stack(own, 1), torch.stack(near, 1), right)
-    if concentrated < CONCENTRATED or not is_evident(gain, n):
+    concentrated = float((right * torch.maximum(own[:, 0], best)).sum() / right.sum().clamp(min=1e-9))
+    exchanged, gain = exchanged_with_neighbours(own, theirs, right)
+    if concentrated < CONCENTRATED or not is_evident(gain, len(a)):
         exchanged = torch.zeros_like(exchanged)
-    return exchanged, own[0].clamp(max=1.0).double()
+    return exchanged, own[:, 0].clamp(max=1.0).double()
 
 
 def _rival(score: str, a: Embeddings, b: Embeddings, eps: float, label: str | None) -> Fit:
