@@ -3,9 +3,9 @@
 A pair can be wrong in two ways, and each has a witness.
 
 * Its items fit no better than items that were paired at random: exchanged with anybody, partner missing, one caption
-  for many. Each pair has two p-values, among random partners of its a and among those of its b. Pairs of this kind have
-  uniform p-values, true pairs small ones: hence their share (Storey, 2002) and, from the density of the p-values, a
-  probability for each (Efron, 2001).
+  for many. Each pair has a p-value among random partners of one of its items. Pairs of this kind have uniform
+  p-values, true pairs small ones: hence their share (Storey, 2002) and, from the density of the p-values, a probability
+  for each (Efron, 2001).
 * Its items fit well, but a neighbour of one of them fits better: exchanged with a similar item. In the plan between
   all pairs, P_ii is then small and P_ij large for a neighbour j. Their share maximises a likelihood.
 """
@@ -29,13 +29,9 @@ def share_of(p: Tensor) -> float:
     return min(1.0, sum(float((p > k / 20).double().mean()) / (1 - k / 20) for k in range(6, 15)) / 9)
 
 
-def fitting_at_random(p_a: Tensor, p_b: Tensor) -> tuple[float, Tensor]:
-    """The share of pairs that fit no better than random ones, and the probability of each.
-
-    Both sides must say so: a caption that is repeated is popular among its copies, and p-values on that side are large
-    for pairs that are right.
-    """
-    share, p = min(((share_of(p), p) for p in (p_a, p_b)), key=lambda found: found[0])
+def fitting_at_random(p: Tensor) -> tuple[float, Tensor]:
+    """The share of pairs that fit no better than random ones, and the probability of each."""
+    share = share_of(p)
     if share * len(p) < FEW:
         return 0.0, torch.zeros_like(p)
     density = torch.where(p > FLAT, share, _density(p))

@@ -22,7 +22,7 @@ from gcalign.auditing.fits import Fit, Neighbours, Potentials, best_others, cosi
 from gcalign.auditing.nulls import p_values
 from gcalign.auditing.plans import SAMPLE, chosen_eps, neighbours, plan, sizes
 from gcalign.auditing.result import Audit, doubtful, joined
-from gcalign.auditing.trust import doubts
+from gcalign.auditing.trust import distinct, doubts
 from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
@@ -125,7 +125,7 @@ class Paired:
     a: Embeddings
     b: Embeddings
     pairs: Pairs
-    p: tuple[Tensor, Tensor]  # p-values [n] among random partners of each a, and of each b
+    p: Tensor  # [n] p-values among random partners, of the items of the side that has fewer different ones
     share: float  # of pairs that fit no better than random ones
     random: Tensor  # [n] probability of each to be one of them
 
@@ -133,8 +133,11 @@ class Paired:
     def of(a: Embeddings, b: Embeddings, generator: torch.Generator) -> Paired:
         everyone = torch.arange(len(a), device=a.device)
         pairs = Pairs.of(a, b, everyone, everyone)
-        p = p_values(a, b, pairs.cosine, generator)
-        return Paired(a, b, pairs, p, *fitting_at_random(*p))
+        p_a, p_b = p_values(a, b, pairs.cosine, generator)
+        # one caption for many images: among the images for this caption its pairs are random, but the caption may be
+        # popular or not with every image
+        p = p_b if distinct(b) < distinct(a) else p_a
+        return Paired(a, b, pairs, p, *fitting_at_random(p))
 
     def sample(self, size: int, generator: torch.Generator) -> tuple[Embeddings, Embeddings]:
         """Some of the pairs."""
@@ -194,7 +197,7 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         share=share,
         share_at_least=max(0.0, min(share, paired.share + sure) - error),
         share_at_most=min(1.0, max(share, 1 - float((right * inside).mean())) + error),
-        auroc=max(0.5, 1 - float(paired.p[0].mean())) if math.isnan(auroc) else auroc,
+        auroc=max(0.5, 1 - float(paired.p.mean())) if math.isnan(auroc) else auroc,
         score=options.score,
         settings=settings,
         warnings=tuple(doubts(a, b, paired.p)),

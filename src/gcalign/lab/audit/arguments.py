@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 
 from gcalign.lab.commands import Parser, Run, json_path
 
@@ -46,15 +45,6 @@ def declare(parser: Parser) -> Run:
         help="how pairs are scored: plan, cosine, csls, softmax or neighbours (default: %(default)s)",
     )
     add("--eps", type=float, metavar="ε", help="temperature of the plan (default: chosen without labels)")
-    add(
-        "--relax",
-        type=float,
-        default=math.inf,
-        metavar="λ",
-        help="how strictly row and column sums must hold, in units of the spread of similarities; "
-        "use 1 if right partners are missing "
-        "(default: the balanced plan)",
-    )
     add("--batch", type=int, metavar="N", help=f"number of pairs in one plan {by_size}")
     add("--passes", type=int, metavar="N", help=f"passes over all pairs after the batches {by_size}")
     add("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")

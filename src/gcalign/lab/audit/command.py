@@ -49,7 +49,7 @@ def audit(args: argparse.Namespace) -> None:
     else:
         subject = _of_files(args)
         print(f"note: {WARNING}", file=sys.stderr)
-    options = {name: getattr(args, name) for name in ("score", "eps", "relax", "batch", "passes", "seed")}
+    options = {name: getattr(args, name) for name in ("score", "eps", "batch", "passes", "seed")}
     try:
         result = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
     except (ValueError, TypeError) as error:
