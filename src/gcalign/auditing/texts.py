@@ -83,19 +83,16 @@ def groups(first: Sequence[str], second: Sequence[str]) -> Tensor:  # [n]
 
 def split(group: Tensor, folds: int, seed: int = 0) -> Tensor:  # [n]
     """The fold of each pair: whole groups, at random, the largest first, each where the fewest pairs are."""
+    generator = torch.Generator().manual_seed(seed)
     _, member = group.unique(return_inverse=True)
     sizes = torch.bincount(member)
-    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(sizes), generator=generator)
     order = order[sizes[order].argsort(descending=True, stable=True)]
-    many, single = order[sizes[order] > 1], order[sizes[order] == 1]
-    place, have = torch.empty_like(sizes), [0] * folds
-    for one in many.tolist():
+    place, have = [0] * len(sizes), [0] * folds
+    for one, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
         place[one] = have.index(min(have))
-        have[int(place[one])] += int(sizes[one])
-    target = -(-len(group) // folds)
-    slots = torch.arange(folds).repeat_interleave(torch.tensor([max(0, target - k) for k in have]))
-    place[single] = slots[torch.randperm(len(slots), generator=torch.Generator().manual_seed(seed))[: len(single)]]
-    return place[member]
+        have[place[one]] += size
+    return torch.tensor(place)[member]
 
 
 def train(
@@ -139,6 +136,14 @@ def embed_texts(
     """Embeddings of both sides and the fold of each pair, for `gcalign.audit(a, b, folds=folds)`.
 
     Pairs that share a text stay in one fold, so that no encoder has seen what it embeds.
+
+    Args:
+        first, second: the texts of both sides; texts k of both are pair k.
+        folds: each is embedded by encoders that were trained on the others.
+        width: numbers of an embedding.
+        epochs, batch: of the training; a batch is also the number of candidates in the softmax.
+        seed: of folds and encoders.
+        progress: show progress bars.
     """
     fold = split(groups(first, second), folds, seed)
     sides = bags(first), bags(second)
@@ -146,8 +151,7 @@ def embed_texts(
     for k in range(folds):
         label = f"encoders, fold {k + 1} of {folds}" if progress else None
         members = (fold != k).nonzero().flatten()
-        options = {"width": width, "epochs": epochs, "batch": batch, "seed": seed + k}
-        encoders = train(*sides, members, **options, label=label)
+        encoders = train(*sides, members, width=width, epochs=epochs, batch=batch, seed=seed + k, label=label)
         with torch.no_grad():
             for part in (fold == k).nonzero().flatten().split(4096):
                 for z, bag, encoder in zip(out, sides, encoders, strict=True):
