@@ -166,8 +166,8 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
     batch, passes = sizes(n, options.batch, options.passes)
     work: dict[str, Any] = {"batch": batch, "passes": passes}
     plans = [
-        plan(a, b, eps, **work, generator=generator, progress=options.progress)
-        for eps in (options.eps, WIDER * options.eps)
+        plan(a, b, options.eps, batch=batch, passes=passes, generator=generator, progress=options.progress),
+        plan(a, b, WIDER * options.eps, batch=batch, passes=min(passes, 1), generator=generator, progress=False),
     ]
     fit: Fit
     fit, other = plans[0]

@@ -25,6 +25,7 @@ PASSED = 200_000  # pairs up to which passes over all similarities are made
 BATCH = 4096  # pairs of a batch if passes follow
 LARGE = 16_384  # and if not; three matrices of them take 3 GB
 ITERATIONS, TOL = 300, 1e-3
+FIRST = 50  # iterations of a batch if passes follow
 RELAX = 3.0  # λ/ε of both marginals: an item without a partner must not take that of another
 TAU = RELAX / (RELAX + 1)
 SAMPLE = 1024  # pairs from which ε is chosen
@@ -116,7 +117,7 @@ def plan(
     parts = torch.randperm(n, generator=generator).to(a.device).chunk(math.ceil(n / batch))
     for part in track(parts, description="plans of batches", disable=not progress or len(parts) == 1):
         cosines = a.rows(part) @ b.rows(part).to(a.device).T
-        f[part], g[part] = solved(cosines, eps)
+        f[part], g[part] = solved(cosines, eps, FIRST if passes else ITERATIONS)
         if not passes:
             cosines.mul_(1 / eps).add_(g[part]).fill_diagonal_(-math.inf)
             best[part] = part[cosines.argmax(1)]
