@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import gcalign
-from gcalign.auditing import calibration, plans
+from gcalign.auditing import calibration, pairs, plans
 from gcalign.auditing.embeddings import Embeddings, Pairs, nearest
 from gcalign.auditing.fits import Neighbours, best_others, cosine, csls, softmax
-from gcalign.auditing.plans import plan, solved
+from gcalign.auditing.nulls import p_values
+from gcalign.auditing.plans import chosen_eps, conditional, plan, solved
 
 
 def made(n=300, d=12, wrong=0, noise=0.4, seed=0, dtype=torch.float64):
@@ -43,59 +44,65 @@ def everywhere(n):
 # --- scores -----------------------------------------------------------------------------------------------------
 
 
+def conditionals(s, eps):
+    """√(P(b | a) P(a | b)) of the whole relaxed plan, from its rows and columns."""
+    f, g = solved(s, eps, tol=1e-10)
+    p = ((s - 1) / eps + f[:, None] + g).exp()
+    return p / (p.sum(1, keepdim=True) * p.sum(0)).sqrt()
+
+
 def test_the_plan_is_pots():
-    a, b = made(40)
+    a, b = made(30)
     s = torch.from_numpy(unit(a) @ unit(b).T)
     for eps in (0.1, 0.3):
         f, g = solved(s, eps, tol=1e-10)
-        log_p = s / eps + f[:, None] + g
-        masses = np.full(40, 1 / 40)
-        theirs = 40 * ot.sinkhorn(
-            masses, masses, 1 - s.numpy(), eps, method="sinkhorn_log", stopThr=1e-10, numItermax=20_000
+        ones = np.ones(30)
+        theirs = ot.unbalanced.sinkhorn_unbalanced(
+            ones, ones, 1 - s.numpy(), eps, plans.RELAX * eps, stopThr=1e-13, numItermax=20_000
         )
-        np.testing.assert_allclose(log_p.exp().numpy(), theirs, rtol=1e-6, atol=1e-12)
+        # POT's entropy is relative to the product of the masses, which are 1 here
+        np.testing.assert_allclose(((s - 1) / eps + f[:, None] + g).exp().numpy(), theirs, rtol=1e-6, atol=1e-12)
 
 
-def test_the_relaxed_plan_is_pots():
+def test_the_score_is_the_conditional_probability_in_both_directions():
     a, b = made(30)
     s = torch.from_numpy(unit(a) @ unit(b).T)
-    f, g = solved(s, 0.1, relax=0.4, tol=1e-10)
-    ones = np.ones(30)
-    theirs = ot.unbalanced.sinkhorn_unbalanced(ones, ones, 1 - s.numpy(), 0.1, 0.4, stopThr=1e-13, numItermax=20_000)
-    # POT's entropy is relative to the product of the masses, which are 1 here
-    np.testing.assert_allclose((s / 0.1 + f[:, None] + g).exp().numpy(), theirs, rtol=1e-6, atol=1e-12)
+    f, g = (conditional(x, 0.1) for x in solved(s, 0.1, tol=1e-10))
+    torch.testing.assert_close((s / 0.1 + f[:, None] + g).exp(), conditionals(s, 0.1), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("relax", [math.inf, 0.5])
-def test_passes_over_all_pairs_reach_the_plan_of_all_pairs(relax, monkeypatch):
+def test_passes_over_all_pairs_reach_the_plan_of_all_pairs(monkeypatch):
     a, b = made(120)
     monkeypatch.setattr("gcalign.auditing.embeddings.ENTRIES", 120 * 7)  # blocks of 7 rows
     monkeypatch.setattr(plans, "TOL", 1e-10)
     x, y = sides(a, b)
     s = torch.from_numpy(unit(a) @ unit(b).T)
-    f, g = solved(s, 0.2, relax, tol=1e-10)
+    whole = conditionals(s, 0.2)
     options = {"batch": 30, "generator": torch.Generator().manual_seed(1), "progress": False}
-    fit, best = plan(x, y, 0.2, relax, passes=60, **options)
-    whole = s / 0.2 + f[:, None] + g
-    # the balanced plan fixes f and g up to a constant that cancels in their sum
-    torch.testing.assert_close(fit.f[:, None] + fit.g, f[:, None] + g, rtol=1e-6, atol=1e-6)
-    whole.fill_diagonal_(-math.inf)
-    assert torch.equal(best, whole.argmax(1))
+    fit, best = plan(x, y, 0.2, passes=60, **options)
+    torch.testing.assert_close((s / 0.2 + fit.f[:, None] + fit.g).exp(), whole, rtol=1e-5, atol=1e-9)
+    p = s / 0.2 + solved(s, 0.2, tol=1e-10)[1]
+    assert torch.equal(best, p.fill_diagonal_(-math.inf).argmax(1))
 
 
 def test_batches_are_plans_of_their_own():
     a, b = made(40)
     x, y = sides(a, b)
-    fit, best = plan(
-        x, y, 0.2, math.inf, batch=20, passes=0, generator=torch.Generator().manual_seed(3), progress=False
-    )
+    fit, best = plan(x, y, 0.2, batch=20, passes=0, generator=torch.Generator().manual_seed(3), progress=False)
     for part in torch.randperm(40, generator=torch.Generator().manual_seed(3)).chunk(2):
         s = torch.from_numpy(unit(a)[part] @ unit(b)[part].T)
-        f, g = solved(s, 0.2)
+        f, g = (conditional(z, 0.2) for z in solved(s, 0.2))
         torch.testing.assert_close(fit.f[part], f)
         torch.testing.assert_close(fit.g[part], g)
         log_p = (s / 0.2 + f[:, None] + g).fill_diagonal_(-math.inf)
         assert torch.equal(best[part], part[log_p.argmax(1)])
+
+
+def test_eps_grows_with_the_noise_of_the_pairs_and_not_with_mismatches():
+    eps = [chosen_eps([sides(*made(300, noise=noise))]) for noise in (0.2, 0.8)]
+    assert eps[0] < eps[1] / 2
+    wrong = chosen_eps([sides(*made(300, noise=0.8, wrong=120))])
+    assert wrong == pytest.approx(eps[1], rel=0.6)  # one step of the grid
 
 
 def test_csls_is_two_cosines_less_the_means_of_ten_neighbours(monkeypatch):
@@ -161,10 +168,19 @@ def test_near_misses_leave_copies_out():
 # --- what is expected of the pairs ------------------------------------------------------------------------------
 
 
-def test_p_values_count_the_null():
-    null = torch.tensor([0.0, 1.0, 2.0, 3.0])
-    fit = torch.tensor([-1.0, 1.0, 2.5, 9.0])
-    assert calibration.p_values(fit, null).tolist() == [(1 + sum(n >= f for n in null)) / 5 for f in fit]
+def test_p_values_count_random_partners_that_fit_better_and_no_copies():
+    a, b = made(25, wrong=6)
+    b[20:] = b[3]
+    x, y = sides(a, b)
+    own = Pairs.of(x, y, torch.arange(25), torch.arange(25)).cosine
+    found = p_values(x, y, own, torch.Generator().manual_seed(0))  # 24 shifts: every other item once
+    s = unit(a) @ unit(b).T
+    s = s - s.mean(1, keepdims=True) - s.mean(0)  # beyond what an item has with all others
+    for i in range(25):
+        for side, others in enumerate((np.delete(s[i], i), np.delete(s[:, i], i))):
+            others = others[abs(others - s[i, i]) > 1e-6]
+            expected = ((others > s[i, i]).sum() + 0.5) / (len(others) + 1)
+            assert float(found[side][i]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_separation_is_the_area_under_the_roc_curve():
@@ -191,19 +207,202 @@ def test_the_share_of_uniform_p_values_is_found(share):
     generator = torch.Generator().manual_seed(1)
     n = 4000
     wrong = int(share * n)
-    null = torch.randn(20_000, generator=generator, dtype=torch.float64)
+    null = torch.randn(20_000, generator=generator, dtype=torch.float64).sort().values
     fit = torch.randn(n, generator=generator, dtype=torch.float64)
-    fit[wrong:] += 3
-    found = calibration.calibrated(fit, null)
-    assert found.share == pytest.approx(share, abs=0.035)
-    if 0 < share < 1:
-        # two Gaussians three apart: the AUROC is Φ(3/√2), and the posterior follows from Bayes
-        assert found.auroc == pytest.approx(0.983, abs=0.015)
-        posterior = share / (share + (1 - share) * torch.exp(3 * fit - 4.5))
-        assert float((found.probability - posterior).abs().mean()) < 0.04
-        flagged = found.probability >= 0.5
-        precision = float((torch.arange(n) < wrong)[flagged].double().mean())
-        assert float(found.probability[flagged].mean()) == pytest.approx(precision, abs=0.08)
+    fit[wrong:] += 4
+    p = 1 - torch.searchsorted(null, fit) / 20_001
+    found, probability = calibration.fitting_at_random(p)
+    assert found == pytest.approx(share, abs=0.02)
+    if 0 < share < 1:  # two Gaussians four apart: the posterior follows from Bayes
+        posterior = share / (share + (1 - share) * torch.exp(4 * fit - 8))
+        assert float((probability - posterior).abs().mean()) < 0.02
+
+
+def test_the_share_is_not_biased():
+    """It was the smallest of ten estimates: 0.077 for 0.10 of 500."""
+    shares = []
+    for seed in range(60):
+        p = torch.rand(500, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        p[50:] /= 50
+        shares.append(calibration.share_of(p))
+    assert np.mean(shares) == pytest.approx(0.1, abs=0.006)
+
+
+def test_exchanges_with_neighbours_have_the_share_of_largest_likelihood():
+    generator = torch.Generator().manual_seed(0)
+    own = torch.rand(400, 1, generator=generator, dtype=torch.float64)
+    near = (1 - own)[:, :, None]
+    weight = torch.ones(400)
+    found, gain = calibration.exchanged_with_neighbours(own, near, weight)
+    grid = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    likelihood = ((1 - grid) * own + grid * near[:, 0]).log().sum(0)
+    best = grid[likelihood.argmax()]
+    assert float(found.mean()) == pytest.approx(float(best), abs=2e-3)
+    assert gain == pytest.approx(float(likelihood.max() - likelihood[0]), abs=1e-3)
+
+
+def test_probabilities_that_grow_with_suspicion_are_scikit_learns():
+    from sklearn.isotonic import IsotonicRegression
+
+    generator = torch.Generator().manual_seed(0)
+    suspicion = torch.randn(200, generator=generator).round(decimals=1)
+    raw = torch.sigmoid(suspicion + torch.randn(200, generator=generator))
+    theirs = IsotonicRegression().fit_transform(suspicion.double().numpy(), raw.double().numpy())
+    np.testing.assert_allclose(calibration.monotone(raw, suspicion).numpy(), theirs, atol=1e-5)
+
+
+def test_the_expected_auroc_is_that_of_labels_drawn_from_the_probabilities():
+    from sklearn.metrics import roc_auc_score
+
+    generator = torch.Generator().manual_seed(0)
+    suspicion = torch.randn(20_000, generator=generator)
+    probability = torch.sigmoid(2 * suspicion)
+    labels = torch.rand(20_000, generator=generator) < probability
+    expected = calibration.expected_auroc(probability, suspicion)
+    assert expected == pytest.approx(roc_auc_score(labels, suspicion), abs=0.01)
+
+
+# --- real mistakes are not shuffles: each figure here was wrong when the null was random pairs alone ---------------
+
+
+def near_swaps(a, b, wrong):
+    """Exchange `wrong` of b with the nearest that is not yet exchanged."""
+    s = torch.from_numpy(unit(b) @ unit(b).T).fill_diagonal_(-2)
+    moved = torch.zeros(len(b), dtype=torch.bool)
+    for i in range(len(b)):
+        if not moved[i] and moved.sum() < wrong:
+            j = int(torch.where(moved, -2, s[i]).argmax())
+            b[[i, j]] = b[[j, i]]
+            moved[[i, j]] = True
+    return moved
+
+
+def mistakes(kind, n=400, share=0.3):
+    a, b = made(2 * n, noise=0.5, d=16, dtype=torch.float32)
+    m = round(share * n)
+    wrong = torch.arange(n) < m
+    if kind == "one text for many images":
+        b[:m] = b[n - 1].clone()
+    elif kind == "one image for many texts":
+        a[:m] = a[n - 1].clone()
+    elif kind == "missing partners":
+        b[:m] = b[n : n + m]
+    elif kind == "shifted by a line":
+        b[:m] = b[:m].roll(1, 0)
+    a, b = a[:n], b[:n]
+    return a, b, near_swaps(a, b, m) if kind == "nearest exchanged" else wrong
+
+
+KINDS = (
+    "one text for many images",
+    "one image for many texts",
+    "missing partners",
+    "shifted by a line",
+    "nearest exchanged",
+)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_mistake_is_counted_and_flagged(kind, share):
+    a, b, wrong = mistakes(kind, share=share)
+    found = gcalign.audit(a, b)
+    assert not found.warnings
+    assert found.share_at_least <= share <= found.share_at_most
+    assert found.share == pytest.approx(share, abs=0.06 if kind != "nearest exchanged" else 0.2)
+    assert calibration.separation(found.suspicion[wrong], found.suspicion[~wrong]) > 0.95
+    assert float(found.flagged[wrong].double().mean()) > 0.5
+    assert float(wrong[found.flagged].double().mean()) > found.precision - 0.1
+    assert 0.5 <= found.auroc <= 1
+    assert bool((found.probability[found.ranking].diff() <= 0).all())
+
+
+def hub_for_many(side, n=600):
+    """One item of a side, similar to everything, is the partner of 60 % of the items of the other."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(15, 8, generator=generator)[torch.randint(15, (n,), generator=generator)]
+    a = a + 0.5 * torch.randn(n, 8, generator=generator)
+    b = a + 0.3 * torch.randn(n, 8, generator=generator)
+    both = [a, b]
+    both[side][:360] = torch.nn.functional.normalize(both[1 - side], dim=1).mean(0)
+    return both
+
+
+def fitting_at_random(a, b):
+    return pairs.Paired.of(Embeddings("a", a), Embeddings("b", b), torch.Generator().manual_seed(0)).share
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_hub_for_many_items_is_counted(side):
+    a, b = hub_for_many(side)
+    assert fitting_at_random(a, b) == pytest.approx(0.6, abs=0.04)
+    assert gcalign.audit(a, b).share == pytest.approx(0.6, abs=0.04)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_p_values_of_one_side_alone_would_be_noticed(side, monkeypatch):
+    """A mutation of the audit: the null of one side only counts hubs of the other wrongly."""
+    both = pairs.p_values
+    monkeypatch.setattr(pairs, "p_values", lambda *args: (both(*args)[side],) * 2)
+    assert fitting_at_random(*hub_for_many(1 - side)) != pytest.approx(0.6, abs=0.04)
+
+
+@pytest.mark.parametrize("d", [2, 8, 64])
+def test_nothing_is_flagged_where_nothing_is_wrong(d):
+    found = gcalign.audit(*made(500, d=d, noise=0.05 * d**0.5))
+    assert float(found.flagged.double().mean()) <= 0.005
+    assert found.share_at_least == 0
+    assert found.share < 0.01
+    assert 0.5 <= found.auroc <= 1
+
+
+# --- it says no ---------------------------------------------------------------------------------------------------
+
+
+def says(found, words):
+    """No flags, and a warning with value, rule and remedy."""
+    text = "\n".join(found.warnings)
+    assert all(word in text for word in words), text
+    assert not found.flagged.any()
+    assert found.share_at_least == 0
+    assert found.share_at_most == 1
+    assert found.summary()["share"] is None
+    assert found.threshold == math.inf
+    assert f"cannot tell which pairs are wrong: {found.warnings[0]}" in str(found)
+    assert 0.5 <= found.auroc <= 1
+    assert float(found.weights.min()) == 1
+
+
+def test_spaces_that_do_not_belong_together_are_noticed():
+    """97.6 % of the pairs were "wrong", with an expected precision of 0.97."""
+    a, b = made(400)
+    turned = b @ torch.linalg.qr(torch.randn(12, 12, generator=torch.Generator().manual_seed(5), dtype=b.dtype)).Q
+    says(gcalign.audit(a, turned), ("must be clearly below 50 %", "one space"))
+
+
+def test_views_of_one_image_are_not_audited():
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(16, generator=generator)
+    a, b = (image + 0.1 * torch.randn(300, 16, generator=generator) for _ in range(2))
+    says(gcalign.audit(a, b), ("agree no better than chance",))
+
+
+def test_few_pairs_are_ranked_and_not_judged():
+    a, b = made(40, wrong=4)
+    found = gcalign.audit(a, b)
+    says(found, ("there are 40 pairs", "at least 50"))
+    assert set(found.ranking[:4].tolist()) == {0, 1, 2, 3}
+
+
+def test_one_item_on_all_pairs_is_noticed():
+    a, b = made(300)
+    b[:295] = b[0].clone()
+    says(gcalign.audit(a, b), ("b has 6 different items in 300 pairs", "leave repeated items out"))
+
+
+def test_a_fold_that_cannot_be_judged_says_so_for_all():
+    a, b = made(200)
+    says(gcalign.audit(a, b, folds=(torch.arange(200) >= 160).long()), ("there are 40 pairs",))
 
 
 # --- the whole ----------------------------------------------------------------------------------------------------
@@ -215,7 +414,7 @@ def test_shuffled_pairs_come_first_and_are_counted():
     wrong = torch.arange(1500) < 300
     assert calibration.separation(found.suspicion[wrong], found.suspicion[~wrong]) > 0.995
     assert found.share == pytest.approx(0.2, abs=0.03)
-    assert found.share_at_most >= found.share
+    assert found.share_at_least <= 0.2 <= found.share_at_most
     assert found.auroc > 0.99
     assert float(wrong[found.flagged].double().mean()) == pytest.approx(found.precision, abs=0.05)
     assert float(found.flagged[wrong].double().mean()) > 0.9
@@ -277,11 +476,9 @@ def test_folds_are_audited_apart_and_ranked_together():
     assert calibration.separation(found.suspicion[wrong], found.suspicion[~wrong]) > 0.99
     assert (folds[found.other] == folds).all()
     assert found.settings["folds"] == 3
-    spread = 1 / math.sqrt(12)  # of the cosine of two random directions
     alone = gcalign.audit(a[folds == 1], b[folds == 1], eps=found.settings["eps"])
-    assert found.settings["eps"] == pytest.approx(0.06 * spread, rel=0.05)
     assert torch.corrcoef(torch.stack([found.suspicion[folds == 1], alone.suspicion]))[0, 1] > 0.999
-    assert float((found.probability[folds == 1] - alone.probability).abs().mean()) < 0.02
+    assert float((found.probability[folds == 1] - alone.probability).abs().mean()) < 0.03
 
 
 def test_folds_that_are_too_small_or_of_another_length_are_refused():
@@ -348,7 +545,7 @@ def test_it_prints_its_summary_and_the_worst_pairs():
     a, b = made(120, wrong=20)
     found = gcalign.audit(a, b)
     text = str(found)
-    assert f"expected share of mismatches: {found.share:.1%}" in text
+    assert f"expected share of mismatches: {found.share:.1%}, between {found.share_at_least:.1%} and" in text
     assert text.splitlines()[-5].split()[0] == str(int(found.ranking[0]))
     clean = gcalign.audit(*made(400, noise=0.05))
     assert clean.threshold == math.inf
@@ -400,7 +597,6 @@ def test_bad_embeddings_are_refused_with_the_row_and_a_remedy(case):
     [
         ({"score": "plam"}, "did you mean 'plan'"),
         ({"eps": -1.0}, "eps=-1 must be > 0"),
-        ({"relax": 0.0}, "relax=0 must be > 0"),
         ({"batch": 3}, "batch=3 must be at least 10"),
         ({"passes": -1}, "passes=-1 must be at least 0"),
     ],

@@ -3,9 +3,9 @@
 A pair can be wrong in two ways, and each has a witness.
 
 * Its items fit no better than items that were paired at random: exchanged with anybody, partner missing, one caption
-  for many. Each pair has two p-values, among random partners of its a and among those of its b. Pairs of this kind have
-  uniform p-values, true pairs small ones: hence their share (Storey, 2002) and, from the density of the p-values, a
-  probability for each (Efron, 2001).
+  for many. Each pair has a p-value among random partners of one of its items. Pairs of this kind have uniform
+  p-values, true pairs small ones: hence their share (Storey, 2002) and, from the density of the p-values, a probability
+  for each (Efron, 2001).
 * Its items fit well, but a neighbour of one of them fits better: exchanged with a similar item. In the plan between
   all pairs, P_ii is then small and P_ij large for a neighbour j. Their share maximises a likelihood.
 """
@@ -17,6 +17,8 @@ import math
 import torch
 from torch import Tensor
 
+FLAT = 0.3  # a p-value above which no pair is right, as the estimate of the share assumes
+FEW = 3.0  # pairs; fewer are an accident
 BINS = 200  # of the density of p-values
 EVIDENCE = (5.0, 0.01)  # gain of the likelihood that exchanges with neighbours must have: in all, and per pair
 SURE = 0.9  # probability from which an exchange counts for the lower end of the share
@@ -27,38 +29,36 @@ def share_of(p: Tensor) -> float:
     return min(1.0, sum(float((p > k / 20).double().mean()) / (1 - k / 20) for k in range(6, 15)) / 9)
 
 
-def fitting_at_random(p_a: Tensor, p_b: Tensor) -> tuple[float, Tensor]:
-    """The share of pairs that fit no better than random ones, and the probability of each.
-
-    Both sides must say so: a caption that is repeated is popular among its copies, and p-values on that side are large
-    for pairs that are right.
-    """
-    share, p = min(((share_of(p), p) for p in (p_a, p_b)), key=lambda found: found[0])
-    return share, (share / _density(p)).clamp(max=1.0)
+def fitting_at_random(p: Tensor) -> tuple[float, Tensor]:
+    """The share of pairs that fit no better than random ones, and the probability of each."""
+    share = share_of(p)
+    if share * len(p) < FEW:
+        return 0.0, torch.zeros_like(p)
+    density = torch.where(p > FLAT, share, _density(p))
+    return share, (share / density).clamp(max=1.0)
 
 
 def exchanged_with_neighbours(own: Tensor, near: Tensor, weight: Tensor) -> tuple[Tensor, float]:
     """The probability of each pair that its item was exchanged with a neighbour, and the gain of the log-likelihood.
 
-    The log-likelihood is Σ_i w_i log((1 − π) Σ_k c_k own_ik + π Σ_k c_k near_ik), maximised over π and c.
+    The log-likelihood is Σ_i w_i log Σ_k c_k ((1 − Σ_r π_r) own_ik + Σ_r π_r near_ikr), maximised over π and c.
 
     Args:
         own: P_ii [n, K], of plans with K values of ε: several, because errors of true pairs have heavy tails.
-        near: mean of P_ij over neighbours j [n, K].
+        near: mean of P_ij over neighbours j [n, K, R], of R neighbourhoods.
         weight: probability that the pair is not one of those that fit at random [n].
     """
-    own, near = (x.double().clamp(1e-12, 1.0) for x in (own, near))
-    weight = weight.double()
-    share, mixture = 0.1, torch.full(own.shape[1:], 1 / own.shape[1], dtype=own.dtype, device=own.device)
+    parts = torch.cat([own[:, :, None], near], 2).double().clamp(1e-12, 1.0)  # [n, K, 1 + R]
+    weight = weight.double() / weight.sum()
+    mixture = parts.new_full(parts.shape[1:2], 1 / parts.shape[1])
+    shares = parts.new_tensor([0.9] + [0.1 / near.shape[2]] * near.shape[2])
     for _ in range(200):
-        right, wrong = (1 - share) * mixture * own, share * mixture * near
-        scale = (weight / (right + wrong).sum(1))[:, None]
-        right, wrong = scale * right, scale * wrong
-        share = float(wrong.sum() / weight.sum())
-        mixture = (right + wrong).sum(0) / weight.sum()
-    alone, both = own @ mixture, (1 - share) * (own @ mixture) + share * (near @ mixture)
-    gain = float((weight * (both / alone).log()).sum())
-    return share * (near @ mixture) / both, gain
+        posterior = mixture[:, None] * shares * parts
+        posterior *= (weight / posterior.sum((1, 2)))[:, None, None]
+        mixture, shares = posterior.sum((0, 2)), posterior.sum((0, 1))
+    kinds = torch.einsum("k,nkr->nr", mixture, parts)
+    gain = weight @ ((kinds @ shares) / kinds[:, 0]).log()
+    return 1 - shares[0] * kinds[:, 0] / (kinds @ shares), float(gain) * len(own)
 
 
 def is_evident(gain: float, n: float) -> bool:

@@ -46,6 +46,18 @@ class Embeddings:
         """Unit rows at a slice or at indices."""
         return normalize(self._read(which), dim=1) if self._unit is None else self._unit[which]
 
+    def mean(self) -> Tensor:  # [D]
+        """The mean of all unit rows."""
+        step = max(1, CHECKED // self.dim)
+        return (
+            sum((self.rows(slice(k, k + step)).sum(0) for k in range(0, self.n, step)), start=torch.zeros(())) / self.n
+        )
+
+    def along(self, direction: Tensor) -> Tensor:  # [n]
+        """Inner products of all unit rows with a direction."""
+        step = max(1, CHECKED // self.dim)
+        return torch.cat([self.rows(slice(k, k + step)) @ direction for k in range(0, self.n, step)])
+
     def take(self, which: Tensor) -> Embeddings:
         """A part, in memory."""
         return Embeddings(self.name, self.rows(which), self.dtype)

@@ -22,12 +22,11 @@ from gcalign.auditing.fits import Fit, Neighbours, Potentials, best_others, cosi
 from gcalign.auditing.nulls import p_values
 from gcalign.auditing.plans import SAMPLE, chosen_eps, neighbours, plan, sizes
 from gcalign.auditing.result import Audit, doubtful, joined
-from gcalign.auditing.trust import doubts
+from gcalign.auditing.trust import distinct, doubts
 from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
 LEAST_PAIRS = 10
-LEAST_MASS = 0.02  # in the plan, of a pair that fits no better than random ones
 WIDER = 3.0  # a second plan has so many times ε: errors of true pairs have heavy tails
 CONCENTRATED = 0.4  # mass on the best partner from which the plan can tell neighbours apart
 
@@ -84,7 +83,7 @@ class Paired:
     a: Embeddings
     b: Embeddings
     pairs: Pairs
-    p: tuple[Tensor, Tensor]  # p-values [n] among random partners of each a, and of each b
+    p: Tensor  # [n] p-values among random partners, of the items of the side that has fewer different ones
     share: float  # of pairs that fit no better than random ones
     random: Tensor  # [n] probability of each to be one of them
 
@@ -92,18 +91,16 @@ class Paired:
     def of(a: Embeddings, b: Embeddings, generator: torch.Generator) -> Paired:
         everyone = torch.arange(len(a), device=a.device)
         pairs = Pairs.of(a, b, everyone, everyone)
-        p = p_values(a, b, pairs.cosine, generator)
-        return Paired(a, b, pairs, p, *fitting_at_random(*p))
+        p_a, p_b = p_values(a, b, pairs.cosine, generator)
+        # one caption for many images: among the images for this caption its pairs are random, but the caption may be
+        # popular or not with every image
+        p = p_b if distinct(b) < distinct(a) else p_a
+        return Paired(a, b, pairs, p, *fitting_at_random(p))
 
-    @property
-    def mass(self) -> Tensor:  # [n]
-        """Row and column sums of the plan: a pair that fits at random must not take a partner from others."""
-        return (1 - self.random).clamp(min=LEAST_MASS).to(self.a.dtype)
-
-    def sample(self, size: int, generator: torch.Generator) -> tuple[Embeddings, Embeddings, Tensor]:
-        """Some of the pairs, with their mass."""
+    def sample(self, size: int, generator: torch.Generator) -> tuple[Embeddings, Embeddings]:
+        """Some of the pairs."""
         part = torch.randperm(len(self.a), generator=generator)[:size].to(self.a.device)
-        return self.a.take(part), self.b.take(part), self.mass[part]
+        return self.a.take(part), self.b.take(part)
 
 
 def _parts(folds: Any, n: int, device: torch.device) -> list[Tensor]:
@@ -127,13 +124,13 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
     batch, passes = sizes(n, options.batch, options.passes)
     work: dict[str, Any] = {"batch": batch, "passes": passes}
     plans = [
-        plan(a, b, eps, paired.mass, **work, generator=generator, progress=options.progress)
-        for eps in (options.eps, WIDER * options.eps)
+        plan(a, b, options.eps, batch=batch, passes=passes, generator=generator, progress=options.progress),
+        plan(a, b, WIDER * options.eps, batch=batch, passes=min(passes, 1), generator=generator, progress=False),
     ]
     fit: Fit
     fit, other = plans[0]
     settings: dict[str, Any] = {"eps": options.eps, **work}
-    own = fit.of(paired.pairs) - paired.mass.log()  # rows sum to 1
+    own = fit.of(paired.pairs)
     exchanged, inside = _exchanged(paired, [p for p, _ in plans], other)
     if options.score != "plan":
         label = f"{options.score}, all pairs" if options.progress else None
@@ -158,7 +155,7 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         share=share,
         share_at_least=max(0.0, min(share, paired.share + sure) - error),
         share_at_most=min(1.0, max(share, 1 - float((right * inside).mean())) + error),
-        auroc=max(0.5, 1 - float(paired.p[0].mean())) if math.isnan(auroc) else auroc,
+        auroc=max(0.5, 1 - float(paired.p.mean())) if math.isnan(auroc) else auroc,
         score=options.score,
         settings=settings,
         warnings=tuple(doubts(a, b, paired.p)),
@@ -167,25 +164,21 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
 
 
 def _exchanged(paired: Paired, plans: list[Potentials], other: Tensor) -> tuple[Tensor, Tensor]:
-    """For each pair the probability that it was exchanged with a neighbour, and P_ii, in a plan with rows of sum 1."""
-    a, b, n = paired.a, paired.b, len(paired.a)
-    i, mass = paired.pairs.i, paired.mass.log()
-    k = neighbours(b)
-    repeated = i.repeat_interleave(k.shape[1])
-    there = Pairs.of(a, b, repeated, k.flatten())
-    back = Pairs.of(a, b, neighbours(a).flatten(), repeated)
-    own, near = [], []
-    for fit in plans:
-        own.append((fit.of(paired.pairs) - mass).exp())
-        each = [(fit.of(pairs) - mass[repeated]).exp().view(n, -1).mean(1) for pairs in (there, back)]
-        near.append((each[0] + each[1]) / 2)
-    best = (plans[0].of(Pairs.of(a, b, i, other)) - mass).exp()
+    """For each pair the probability that it was exchanged with a neighbour, and its own mass in the plan."""
+    a, b, i = paired.a, paired.b, paired.pairs.i
+    near_a, near_b = neighbours(a), neighbours(b)
+    item = i.repeat_interleave(near_a.shape[1])
+    near = Pairs.of(a, b, torch.cat([item, near_a.flatten()]), torch.cat([near_b.flatten(), item]))
+    own = torch.stack([fit.of(paired.pairs).exp() for fit in plans], 1)
+    each = torch.stack([fit.of(near).exp().view(2, len(a), -1).mean(0) for fit in plans], 1)  # [n, plans, neighbours]
+    theirs = torch.stack([each[:, :, 0], each.mean(2)], 2)  # of the nearest alone, and of all
+    best = plans[0].of(Pairs.of(a, b, i, other)).exp()
     right = 1 - paired.random
-    concentrated = float((right * torch.maximum(own[0], best)).sum() / right.sum().clamp(min=1e-9))
-    exchanged, gain = exchanged_with_neighbours(torch.stack(own, 1), torch.stack(near, 1), right)
-    if concentrated < CONCENTRATED or not is_evident(gain, n):
+    concentrated = float((right * torch.maximum(own[:, 0], best)).sum() / right.sum().clamp(min=1e-9))
+    exchanged, gain = exchanged_with_neighbours(own, theirs, right)
+    if concentrated < CONCENTRATED or not is_evident(gain, len(a)):
         exchanged = torch.zeros_like(exchanged)
-    return exchanged, own[0].clamp(max=1.0).double()
+    return exchanged, own[:, 0].clamp(max=1.0).double()
 
 
 def _rival(score: str, a: Embeddings, b: Embeddings, eps: float, label: str | None) -> Fit:

@@ -76,16 +76,13 @@ def groups(first: Sequence[str], second: Sequence[str]) -> Tensor:  # [n]
 
 def split(group: Tensor, folds: int, seed: int = 0) -> Tensor:  # [n]
     """The fold of each pair: whole groups, at random, the largest first, each where the fewest pairs are."""
+    generator = torch.Generator().manual_seed(seed)
     _, member = group.unique(return_inverse=True)
     sizes = torch.bincount(member)
-    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(sizes), generator=generator)
     order = order[sizes[order].argsort(descending=True, stable=True)]
-    many, single = order[sizes[order] > 1], order[sizes[order] == 1]
-    place, have = torch.empty_like(sizes), [0] * folds
-    for one in many.tolist():
+    place, have = [0] * len(sizes), [0] * folds
+    for one, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
         place[one] = have.index(min(have))
-        have[int(place[one])] += int(sizes[one])
-    target = -(-len(group) // folds)
-    slots = torch.arange(folds).repeat_interleave(torch.tensor([max(0, target - k) for k in have]))
-    place[single] = slots[torch.randperm(len(slots), generator=torch.Generator().manual_seed(seed))[: len(single)]]
-    return place[member]
+        have[place[one]] += size
+    return torch.tensor(place)[member]

@@ -16,7 +16,7 @@ UNRELATED = "the pairs agree no better than chance"
 SIGMAS = 4.0  # that it must be below 0.5
 
 
-def doubts(a: Embeddings, b: Embeddings, p: tuple[Tensor, Tensor]) -> Iterator[str]:
+def doubts(a: Embeddings, b: Embeddings, p: Tensor) -> Iterator[str]:
     """Why the audit cannot tell which pairs are wrong; nothing if it can."""
     n = len(a)
     if n < FEWEST:
@@ -31,7 +31,7 @@ def doubts(a: Embeddings, b: Embeddings, p: tuple[Tensor, Tensor]) -> Iterator[s
                 f"{side.name} has {items} different items in {n} pairs; at least {max(10, n // 10)} are needed to "
                 "compare a pair with others: leave repeated items out, or audit the pairs of different items"
             )
-    mean = max(float(x.mean()) for x in p)
+    mean = float(p.mean())
     if mean > min(CHANCE, 0.5 - SIGMAS / math.sqrt(12 * n)):
         yield (
             f"a random partner fits better than the own one in {mean:.1%} of all cases; it must be clearly below 50 %, "
@@ -43,6 +43,5 @@ def doubts(a: Embeddings, b: Embeddings, p: tuple[Tensor, Tensor]) -> Iterator[s
 def distinct(x: Embeddings) -> int:
     """How many items differ, up to rounding: by their coordinate on one random line."""
     direction = torch.randn(x.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    parts = torch.arange(len(x), device=x.device).split(1 << 14)
-    line = torch.cat([x.rows(part) @ direction.to(x.device, x.dtype) for part in parts])
+    line = x.along(direction.to(x.device, x.dtype))
     return int((line.sort().values.diff() > 1e-5).sum()) + 1

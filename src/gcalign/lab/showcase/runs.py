@@ -280,7 +280,8 @@ def embedded(pairing: int, z1: Tensor, z2: Tensor, h: Tensor) -> Json:
 def _audited(z1: Tensor, z2: Tensor) -> Json:
     a = gcalign.audit(z1, z2)
     each = {"ranking": whole(a.ranking), "other": whole(a.other), "probability": halves(a.probability)}
-    expected = {"share": a.share, "auroc": a.auroc if math.isfinite(a.auroc) else None, "flagged": int(a.flagged.sum())}
+    share = a.share if math.isfinite(a.share) else None
+    expected = {"share": share, "auroc": a.auroc, "flagged": int(a.flagged.sum())}
     return each | {"eps": a.settings["eps"]} | expected
 
 

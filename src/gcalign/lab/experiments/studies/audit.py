@@ -142,9 +142,11 @@ def _cell(clean: Clean, kind: str, share: float, seed: int) -> list[Record]:
             "precision": _rounded(wrong[result.flagged].double().mean()) if flagged else None,
             "recall": _rounded(result.flagged[wrong].double().mean()),
             "expected_precision": _rounded(result.precision) if flagged else None,
-            "share": _rounded(result.share),
+            # where the audit cannot tell, it flags nothing, and its interval is [0, 1]
+            "share": _rounded(0.0 if math.isnan(result.share) else result.share),
+            "share_at_least": _rounded(result.share_at_least),
             "share_at_most": _rounded(result.share_at_most),
-            "expected_auroc": None if math.isnan(result.auroc) else _rounded(result.auroc),
+            "expected_auroc": _rounded(result.auroc),
             "eps": _rounded(result.settings["eps"]) if "eps" in result.settings else None,
         }
         labels = {"data": clean.name, "wrong": kind, "share": share, "score": score}
