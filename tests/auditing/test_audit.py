@@ -94,7 +94,7 @@ def test_batches_are_plans_of_their_own():
         f, g = (conditional(z, 0.2) for z in solved(s, 0.2))
         torch.testing.assert_close(fit.f[part], f)
         torch.testing.assert_close(fit.g[part], g)
-        log_p = (s / 0.2 + f[:, None] + g).fill_diagonal_(-math.inf)
+        log_p = (s / 0.2 + solved(s, 0.2)[1]).fill_diagonal_(-math.inf)
         assert torch.equal(best[part], part[log_p.argmax(1)])
 
 
@@ -377,7 +377,11 @@ def test_spaces_that_do_not_belong_together_are_noticed():
     """97.6 % of the pairs were "wrong", with an expected precision of 0.97."""
     a, b = made(400)
     turned = b @ torch.linalg.qr(torch.randn(12, 12, generator=torch.Generator().manual_seed(5), dtype=b.dtype)).Q
-    says(gcalign.audit(a, turned), ("must be clearly below 50 %", "one space"))
+    says(gcalign.audit(a, turned, fit="never"), ("must be clearly below 50 %", "one space"))
+    learnt = gcalign.audit(a, turned)  # encoders are trained, and map both sides into one space
+    assert not learnt.warnings
+    assert "encoders" in learnt.settings
+    assert learnt.share < 0.05
 
 
 def test_views_of_one_image_are_not_audited():
@@ -537,8 +541,8 @@ def test_near_misses_are_in_the_larger_of_the_two_shares():
     b = a + 0.1 * torch.randn(400, 12, generator=generator)
     b[:200] = b[:200].view(20, 10, 12).roll(1, 1).reshape(200, 12)
     found = gcalign.audit(a, b)
-    assert found.share < 0.1
-    assert found.share_at_most == pytest.approx(0.5, abs=0.1)
+    assert found.share_at_least <= 0.5 <= found.share_at_most
+    assert found.share > 0.1
 
 
 def test_it_prints_its_summary_and_the_worst_pairs():
@@ -571,7 +575,6 @@ def _bad():
     empty[4] = 0
     return [
         (a, b[:29], ValueError, "a has 30 rows and b has 29.*give arrays of the same length"),
-        (a, b[:, :5], ValueError, "a has 12 columns and b has 5"),
         (a, broken, ValueError, r"b\[7\] has values that are not finite.*leave"),
         (empty, b, ValueError, r"a\[4\] is zero.*leave its pair out"),
         (a[:9], b[:9], ValueError, "there are 9 pairs.*at least 10"),
@@ -585,7 +588,7 @@ def _bad():
     ]
 
 
-@pytest.mark.parametrize("case", range(12))
+@pytest.mark.parametrize("case", range(11))
 def test_bad_embeddings_are_refused_with_the_row_and_a_remedy(case):
     a, b, error, words = _bad()[case]
     with pytest.raises(error, match=words):
@@ -604,3 +607,84 @@ def test_bad_embeddings_are_refused_with_the_row_and_a_remedy(case):
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         gcalign.audit(*made(30), **options)
+
+
+# --- pairs of anything -----------------------------------------------------------------------------------------------
+
+WORDS = ["red", "blue", "green", "big", "small", "cat", "dog", "house", "tree", "car", "sky", "sun", "moon", "river"]
+OTHERS = ["rot", "blau", "grün", "groß", "klein", "Katze", "Hund", "Haus", "Baum", "Auto", "Himmel", "Sonne", "Mond"]
+OTHERS += ["Fluss"]
+
+
+def sentences(n: int, wrong: int) -> tuple[list[str], list[str]]:
+    draw = torch.randint(len(WORDS), (n, 4), generator=torch.Generator().manual_seed(0)).tolist()
+    first, second = ([" ".join(words[k] for k in row) for row in draw] for words in (WORDS, OTHERS))
+    second[:wrong] = second[1:wrong] + second[: min(1, wrong)]
+    return first, second
+
+
+def auroc(found: gcalign.Audit, wrong: int) -> float:
+    return float((found.suspicion[:wrong, None] > found.suspicion[None, wrong:]).double().mean())
+
+
+def test_two_columns_of_texts_are_learnt_and_audited():
+    first, second = sentences(300, 30)
+    found = gcalign.audit({"en": first, "de": second, "id": range(300)}, "en", "de")
+    assert auroc(found, 30) > 0.95
+    assert found.share_at_least <= 0.1 <= found.share_at_most
+    again = gcalign.audit(first, second)
+    assert torch.equal(again.suspicion, found.suspicion)
+
+
+def test_pandas_and_a_column_that_is_not_there():
+    pd = pytest.importorskip("pandas")
+    first, second = sentences(60, 0)
+    frame = pd.DataFrame({"en": first, "de": second})
+    with pytest.raises(ValueError, match=r"no column 'den'.*de, en"):
+        gcalign.audit(frame, "en", "den")
+    frame.loc[7, "de"] = None
+    with pytest.raises(ValueError, match=r"'de' is empty in row 7"):
+        gcalign.audit(frame, "en", "de")
+    with pytest.raises(TypeError, match="the other column"):
+        gcalign.audit(frame, "en")
+
+
+def test_embeddings_of_two_spaces_are_learnt_and_audited():
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    x = draw(400, 8)
+    a, b = x @ draw(8, 12) + 0.2 * draw(400, 12), x @ draw(8, 20) + 0.2 * draw(400, 20)
+    b[:40] = b[:40].roll(1, 0)
+    found = gcalign.audit(a, b.numpy())
+    assert auroc(found, 40) > 0.99
+    with pytest.raises(ValueError, match="fit='never'"):
+        gcalign.audit(a, b, fit="never")
+    with pytest.raises(ValueError, match="there are 20 pairs"):
+        gcalign.audit(a[:20], b[:20])
+
+
+def test_pairs_that_share_a_text_are_in_one_fold():
+    from gcalign.auditing.crossfit import folds_of
+
+    first, second = sentences(120, 0)
+    second[60:90] = second[:30]
+    fold = folds_of(first, second)
+    assert torch.equal(fold[:30], fold[60:90])
+    with pytest.raises(ValueError, match="120 of 120 pairs share texts"):
+        folds_of(first, ["the same"] * 120)
+
+
+def test_real_near_misses_stand_out_from_a_bulk_of_right_pairs():
+    """The partner is missing, and a near miss stands in its place: the old audit said that nothing is wrong."""
+    a, b = made(800, noise=0.3)
+    near = (b @ b.T).fill_diagonal_(-math.inf).topk(4, dim=1).indices[:, 3]
+    wrong = b.clone()
+    wrong[:160] = b[near[:160]]
+    clean, found = gcalign.audit(a, b), gcalign.audit(a, wrong)
+    assert float(clean.flagged.double().mean()) <= 0.005
+    assert found.share > 0.05
+    assert found.share_at_least <= 0.2 <= found.share_at_most
+    assert float((found.flagged.nonzero() < 160).double().mean()) > found.precision - 0.1

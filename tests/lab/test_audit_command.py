@@ -197,7 +197,7 @@ def _prepare(case, here):
         return ["b.npy", "zero.npy"], "zero.npy[5] is zero"
     if case == "width":
         np.save("narrow.npy", a[:, :5])
-        return ["a.npy", "narrow.npy"], "16 columns and b has 5"
+        return ["a.npy", "narrow.npy", "--fit", "never"], "fit='never'"
     if case == "words":
         np.save("words.npy", np.full((N, 16), "word"))
         return ["a.npy", "words.npy"], "must hold real numbers"
@@ -237,7 +237,7 @@ def _prepare(case, here):
         (here / "a.pkl").write_bytes(b"")
         return ["a.pkl", "b.npy"], "must be a .npy, .npz, .parquet, .safetensors file"
     if case == "one":
-        return ["a.npy"], "takes two files of embeddings"
+        return ["a.npy"], "pairs.csv english romanian"
     if case == "items":
         (here / "few.txt").write_text("one\ntwo\n", encoding="utf-8")
         return ["a.npy", "b.npy", "--show-a", "few.txt"], "few.txt has 2 rows for 120 pairs"
@@ -288,6 +288,7 @@ TINY = (
     "method=gca-ince", "data=scenes", "data.limit=200", "epochs=2", "batch_size=40", "model.width=0.25",
     "model.hidden=32", "model.out=16", "logger=none", "accelerator=cpu",
 )  # fmt: skip
+NOISY = ("pairs.noise=0.3", "pairs.fixed=true")
 
 
 def test_the_same_pairs_are_mismatched_in_every_epoch():
@@ -387,7 +388,7 @@ def test_a_run_is_audited_by_models_that_never_saw_its_pairs(tmp_path, monkeypat
 @pytest.mark.parametrize("link", ["audit", "audit/fold1of2"])
 def test_folds_are_not_written_through_a_link_in_the_folder_of_a_run(tmp_path, monkeypatch, capsys, link):
     monkeypatch.chdir(tmp_path)
-    made = train(configured([*TINY, "epochs=1"]), quiet=True)
+    made = train(configured([*TINY, *NOISY, "epochs=1"]), quiet=True)
     if link == "audit":
         place = made.path / "audit"
     else:  # a fold's own folder has its hash in its name
@@ -411,6 +412,14 @@ def test_a_run_whose_pairs_change_in_each_step_cannot_be_audited(tmp_path, monke
     assert "train it with pairs.fixed=true" in err
 
 
+def test_views_of_one_image_are_no_pairs_to_audit(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    made = train(configured([*TINY, "epochs=1"]), quiet=True)
+    code, _, err = run(capsys, f"run={made.path}", "-o", "out.csv")
+    assert code == 2
+    assert "never a wrong pair" in err
+
+
 def test_weights_that_changed_since_are_refused(tmp_path):
     path = tmp_path / "w.npy"
     np.save(path, np.ones(200))
@@ -430,7 +439,7 @@ def test_weights_that_changed_since_are_refused(tmp_path):
 def test_what_a_run_of_somebody_else_names_is_not_followed(part, key, value, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('evil.txt', 'w')", encoding="utf-8")
-    made = train(configured([*TINY, "epochs=1"]), quiet=True)
+    made = train(configured([*TINY, *NOISY, "epochs=1"]), quiet=True)
     content = json.loads(made.config_file.read_text(encoding="utf-8"))
     content[part][key] = value
     made.config_file.write_text(json.dumps(content), encoding="utf-8")
@@ -524,3 +533,52 @@ def test_numbers_that_torch_cannot_hold_are_converted(here, capsys, dtype):
         written.append((here / "o.csv").read_text())
     assert written[0] == written[1]
     assert "o.csv" in capsys.readouterr().out
+
+
+# --- a table with two columns ---------------------------------------------------------------------------------------
+
+
+def read_csv(path: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(Path(path).read_text(encoding="utf-8"), newline="")))
+
+
+def test_one_command_audits_a_table_of_texts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [("red", "rot"), ("blue", "blau"), ("big", "groß"), ("cat", "Katze"), ("dog", "Hund"), ("sun", "Sonne")]
+    draw = torch.randint(len(words), (240, 5), generator=torch.Generator().manual_seed(0)).tolist()
+    first, second = ([" ".join(words[k][side] for k in row) for row in draw] for side in (0, 1))
+    second[:24] = second[1:24] + second[:1]
+    lines = [f"{k},{a},{b}" for k, (a, b) in enumerate(zip(first, second, strict=True))]
+    Path("pairs.csv").write_text("\n".join(["number,english,german", *lines]) + "\n", encoding="utf-8")
+    options = ("-o", "ranking.csv", "--clean", "clean.csv", "--suggest", "better.csv", "--html", "page.html")
+    code, out, err = run(capsys, "pairs.csv", "english", "german", *options)
+    assert code == 0, err
+    assert "expected share" in out
+    ranking = read_csv("ranking.csv")
+    worst = [int(row["pair"]) for row in ranking[:20]]
+    assert sum(k < 24 for k in worst) >= 16
+    assert ranking[0]["german"] == second[worst[0]]
+    flagged = {row["pair"] for row in ranking if row["flagged"] == "True"}
+    clean = read_csv("clean.csv")
+    assert [row["number"] for row in clean] == [str(k) for k in range(240) if str(k) not in flagged]
+    assert {row["pair"] for row in read_csv("better.csv")} <= flagged
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pairs.csv", "english", "frensh"), "'french'"),
+        (("pairs.csv", "english", "english"), "named twice"),
+        (("pairs.csv", "english", "french"), "row 1"),
+        (("pairs.txt", "english", "french"), ".csv, .jsonl, .parquet"),
+        (("pairs.csv", "english", "number", "--clean", "clean.parquet"), ".csv"),
+    ],
+)
+def test_a_table_that_cannot_be_audited_is_refused_and_nothing_is_written(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.csv").write_text("english,french,number\na b,c,1\nb,,2\n", encoding="utf-8")
+    Path("pairs.txt").write_text("x", encoding="utf-8")
+    code, _, err = run(capsys, *words, "-o", "ranking.csv")
+    assert code == 2
+    assert said in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv", "pairs.txt"]

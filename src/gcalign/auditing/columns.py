@@ -56,7 +56,9 @@ def _matrix(name: str, values: Sequence[Any]) -> Tensor:
 
 def is_matrix(side: Any) -> bool:
     """Whether a side is embeddings [n, D]."""
-    return len(getattr(side, "shape", ())) == 2
+    if len(getattr(side, "shape", ())) != 2 or 0 in side.shape:
+        return False
+    return not side.is_complex() if isinstance(side, Tensor) else str(getattr(side.dtype, "kind", "")) in "fiu"
 
 
 def is_learnable(side: Any) -> bool:

@@ -89,7 +89,8 @@ def audit(
     one_space = is_matrix(a) and is_matrix(b) and a.shape[1] == b.shape[1]
     if one_space or not (is_learnable(a) and is_learnable(b)):  # what is wrong with the latter, the audit says
         result = audit_embeddings(a, b, folds=folds, **options)
-        if fit == "never" or folds is not None or not result.unrelated or len(result) < LEAST_FITTED:
+        learnt = fit == "auto" and folds is None and result.unrelated and len(result.warnings) == 1
+        if not learnt or len(result) < LEAST_FITTED:
             return result
     elif fit == "never" or folds is not None:
         why = "fit='never'" if fit == "never" else "folds="

@@ -13,6 +13,8 @@ from gcalign.auditing.embeddings import GATHERED, Embeddings, Pairs, blocks, nea
 
 LOOKED_UP = 4096  # items of a side whose cosines are kept
 
+ROUNDED = 1e-5  # cosines that differ by less are those of copies
+
 
 class Fit(Protocol):
     """How well the items of some pairs fit; higher is better."""
@@ -50,6 +52,20 @@ def csls(a: Embeddings, b: Embeddings, k: int = 10, label: str | None = None) ->
         joined = torch.cat([top, s])
         top = joined.topk(min(k, len(joined)), dim=0).values
     return Potentials(a, b, 2.0, -torch.cat(rows), -top.mean(0))
+
+
+def margins(a: Embeddings, b: Embeddings, batch: int, generator: torch.Generator, k: int = 4) -> Tensor:  # [n]
+    """By how much each pair fits better than the k nearest others of both items, copies aside, in random batches."""
+    n, parts = len(a), max(1, math.ceil(len(a) / batch))
+    result = torch.empty(n, dtype=a.dtype, device=a.device)
+    for part in torch.randperm(n, generator=generator).to(a.device).chunk(parts):
+        s = a.rows(part) @ b.rows(part).to(a.device).T
+        own = s.diagonal().clone()
+        copies = ((s - own).abs() < ROUNDED) | ((s - own[:, None]).abs() < ROUNDED)
+        s.masked_fill_(copies, -1)
+        near = [s.topk(min(k, len(part)), dim=side).values.mean(side) for side in (0, 1)]
+        result[part] = own - (near[0] + near[1]) / 2
+    return result
 
 
 def softmax(a: Embeddings, b: Embeddings, eps: float, label: str | None = None) -> Potentials:

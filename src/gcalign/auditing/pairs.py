@@ -16,17 +16,19 @@ from gcalign.auditing.calibration import (
     fitting_at_random,
     is_evident,
     monotone,
+    outlying,
 )
 from gcalign.auditing.embeddings import Embeddings, Pairs, as_embeddings
-from gcalign.auditing.fits import Fit, Neighbours, Potentials, best_others, cosine, csls, softmax
+from gcalign.auditing.fits import Fit, Neighbours, Potentials, best_others, cosine, csls, margins, softmax
 from gcalign.auditing.nulls import p_values
 from gcalign.auditing.plans import SAMPLE, chosen_eps, neighbours, plan, sizes
-from gcalign.auditing.result import Audit, doubtful, joined
+from gcalign.auditing.result import CUT, Audit, doubtful, joined
 from gcalign.auditing.trust import distinct, doubts
 from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
 LEAST_PAIRS = 10
+MARGINS = 4096  # pairs among which the nearest others are looked for
 WIDER = 3.0  # a second plan has so many times ε: errors of true pairs have heavy tails
 CONCENTRATED = 0.4  # mass on the best partner from which the plan can tell neighbours apart
 
@@ -140,9 +142,11 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         own = fit.of(paired.pairs)
     suspicion = (-own).cpu()
     right = 1 - paired.random
-    raw = paired.random + right * exchanged
-    error = 2 * math.sqrt((paired.share + 1 / n) / n)
-    sure = float((right * exchanged * (exchanged > SURE)).mean())
+    apart, outliers = outlying(margins(a, b, min(n, MARGINS), generator))
+    raw = torch.maximum(paired.random + right * exchanged, outliers)
+    sure = paired.share + float((right * exchanged * (exchanged > SURE)).mean())
+    least = max(sure, float((outliers * (outliers >= CUT)).mean()) / 2)  # half: right pairs may be odd, too
+    error = 2 * math.sqrt((least + 1 / n) / n)
     probability = monotone(raw.float().cpu(), suspicion)
     share = float(probability.double().mean())
     auroc = expected_auroc(probability, suspicion)
@@ -153,8 +157,8 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         other_similarity=Pairs.of(a, b, paired.pairs.i, other).cosine.cpu(),
         probability=probability,
         share=share,
-        share_at_least=max(0.0, min(share, paired.share + sure) - error),
-        share_at_most=min(1.0, max(share, 1 - float((right * inside).mean())) + error),
+        share_at_least=max(0.0, min(share, least) - error),
+        share_at_most=min(1.0, max(share, apart, 1 - float((right * inside).mean())) + error),
         auroc=max(0.5, 1 - float(paired.p.mean())) if math.isnan(auroc) else auroc,
         score=options.score,
         settings=settings,

@@ -32,10 +32,10 @@ class Audit:
         other_similarity: its cosine with a_i [n].
         probability: that the pair is a mismatch [n]; it never falls with suspicion.
         share: expected share of mismatches, the mean of the probabilities; nan if there are warnings.
-        share_at_least: the share of pairs that fit no better than random ones, or are surely exchanged with a
-            neighbour, less its sampling error. It assumes that the right partner of a pair is no random item.
-        share_at_most: the share of the plan's mass that is not on the pairs, with the sampling error. It assumes
-            nothing about the mismatches: some may be so near that no score could find them.
+        share_at_least: the share of pairs that fit no better than random ones or are surely exchanged with a neighbour;
+            or half of those that fit worse than others though most pairs fit better; less its sampling error.
+        share_at_most: the share of the plan's mass that is not on the pairs, or of pairs beyond a symmetric bulk, with
+            the sampling error. It assumes nothing about the mismatches: some may be so near that no score finds them.
         auroc: expected area under the ROC curve of the suspicion, in [0.5, 1], if the probabilities hold; without
             mismatches, that for true pairs against random ones. Near 0.5 nothing here can be relied on.
         score: the score that was used, "plan" unless another was asked for.

@@ -35,7 +35,7 @@ def doubts(a: Embeddings, b: Embeddings, p: Tensor) -> Iterator[str]:
     if mean > min(CHANCE, 0.5 - SIGMAS / math.sqrt(12 * n)):
         yield (
             f"a random partner fits better than the own one in {mean:.1%} of all cases; it must be clearly below 50 %, "
-            "or {UNRELATED}: embed both sides in one space (gcalign.align learns one), "
+            f"or {UNRELATED}: embed both sides in one space (gcalign.align learns one), "
             "and check that row i of both is one pair"
         )
 
