@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gcalign.errors import positive
 from gcalign.kernels import normalize
-from gcalign.plan import Plan
 
 
 def alignment(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> []
@@ -93,7 +92,7 @@ def compactness(h: Tensor, labels: Tensor) -> Tensor:  # [n, D], [n] -> []
 
 
 def negative_similarity(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> []
-    """Mean cosine of embeddings that are not pairs, mean_{i≠j} cos(z'_i, z''_j), in time B·D.
+    """Mean cosine of embeddings that are not pairs, Σ_{i≠j} cos(z'_i, z''_j) / (B(B − 1)), in time B·D.
 
     Args:
         z1, z2: embeddings [B, D], B ≥ 2; row i of both is one pair.
@@ -119,7 +118,7 @@ def negative_similarity(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> 
 def collapse(
     z1: Tensor,  # [B, D]
     z2: Tensor,  # [B, D]
-    plan: Plan | None = None,
+    share: Tensor | float | None = None,
     *,
     start: float = 0.0,
     most: float = 0.5,
@@ -131,7 +130,7 @@ def collapse(
 
     Args:
         z1, z2: embeddings; row i of both is one pair.
-        plan: their plan, if marginals are relaxed.
+        share: the mass of their plan relative to that of the target, plan.mass / B, if marginals are relaxed.
         start: the mean cosine of negatives when the training started; some encoders start high.
         most: the highest mean cosine of negatives, unless it is within 0.1 of `start`.
         least: the lowest share of the target's mass.
@@ -146,10 +145,10 @@ def collapse(
         the mean cosine of negatives is 1.00 (0.00 at the start; above 0.50 embeddings are moving together); ...
     """
     remedy = "raise relax=, e.g. to (1, 1), add gcalign.TotalMass() to the constraints, or use a hard method: gca-ince"
-    if plan is not None:
-        share = float(plan.mass / plan.target.mu.sum())
-        if share < least:
-            return f"the plan has {share:.0%} of the target's mass (below {least:.0%} it follows few pairs); {remedy}"
+    if share is not None and float(share) < least:
+        return (
+            f"the plan has {float(share):.0%} of the target's mass (below {least:.0%} it follows few pairs); {remedy}"
+        )
     cosine = float(negative_similarity(z1, z2))
     if cosine > max(most, start + 0.1):
         return (

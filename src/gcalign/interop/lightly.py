@@ -24,8 +24,9 @@ class NTXentLoss(nn.Module):
     Args:
         temperature: ε. Below 0, as there, unlike embeddings are the similar ones.
         memory_bank_size: 0, the number of keys, or (number of keys, dimension). The keys are then the negatives, as in
-            MoCo: see `Queue`. They start as random unit vectors; without a dimension, when it is called first. `out1` is pushed if `out0` has a gradient. One thing differs: no key is
-            dropped if the size is not a multiple of the batch.
+            MoCo: see `Queue`. They start as random unit vectors; without a dimension, in the first call. `out1` is
+            pushed if `out0` has a gradient. One thing differs: no key is dropped if the size is not a multiple of the
+            batch.
         gather_distributed: whether the batches of all processes are joined. The value is the mean over this rank's
             own rows.
         method: the name of a method, e.g. "gca-ince". The default is NT-Xent.
@@ -83,7 +84,7 @@ class NTXentLoss(nn.Module):
     def forward(self, out0: Tensor, out1: Tensor) -> Tensor:  # [B, D], [B, D] -> []
         """The loss of two views."""
         if self._keys and self.memory_bank is None:
-            self.memory_bank = self._bank(self._keys, out1.shape[1]).to(out1.device)
+            self.memory_bank = self._bank(self._keys, out1.shape[1]).to(out1)
         bank = self.memory_bank
         if bank is not None and self.gather_distributed and not self._equal and world() > 1:
             dist.broadcast(bank.keys, 0)

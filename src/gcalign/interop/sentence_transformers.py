@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -129,7 +130,7 @@ class AlignmentLoss(nn.Module):
                 )
             criterion.kernel = _Similarity(1 / scale, similarity_fct)
         self.criterion = criterion
-        self._calls, self._first_cosine, self._warned = 0, None, False
+        self._calls, self._first_cosine, self._warned = 0, math.nan, False
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         """The loss of the columns (anchors, positives, negatives, …); labels are not read."""
@@ -169,10 +170,12 @@ class AlignmentLoss(nn.Module):
         if self._warned or calls % CHECK_EVERY or len(anchors) < 2:
             return
         relaxed = any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in self.criterion.constraints)
-        plan = self.criterion.plan(anchors, positives, negatives=negatives) if relaxed else None
-        if self._first_cosine is None:
+        share = None
+        if relaxed:
+            share = self.criterion.plan(anchors, positives, negatives=negatives).mass / len(anchors)
+        if math.isnan(self._first_cosine):
             self._first_cosine = float(metrics.negative_similarity(anchors, positives))
-        message = metrics.collapse(anchors, positives, plan, start=self._first_cosine)
+        message = metrics.collapse(anchors, positives, share, start=self._first_cosine)
         if message is not None:
             self._warned = True
             logger.warning(message)
@@ -201,7 +204,7 @@ class AlignmentLoss(nn.Module):
         return CITATION
 
 
-class CachedAlignmentLoss(CachedLossMixin, nn.Module):
+class CachedAlignmentLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # the library may be missing
     """`AlignmentLoss` for large batches in the memory of `mini_batch_size` texts, as the cached losses of the library.
 
     Every text is encoded twice: see `gcalign.cached_backward`. The loss and the gradients are those of `AlignmentLoss`.
@@ -243,7 +246,7 @@ class CachedAlignmentLoss(CachedLossMixin, nn.Module):
         if any("StaticEmbedding" in type(part).__name__ for part in _first_modules(model)):
             raise ValueError("the texts of a StaticEmbedding cannot be split into mini-batches; use AlignmentLoss")
         self.model = model
-        self.loss = AlignmentLoss(
+        self.loss: Any = AlignmentLoss(
             model, method, scale, similarity_fct, symmetric, gather_across_devices, **options
         )  # fmt: skip
         if any(True for _ in self.loss.criterion.parameters()):
@@ -259,7 +262,7 @@ class CachedAlignmentLoss(CachedLossMixin, nn.Module):
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
         """The loss of the embeddings of each column, which come in chunks."""
-        loss = self.loss.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
+        loss: Tensor = self.loss.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
         if with_backward:
             loss.backward()
             loss = loss.detach()
@@ -294,7 +297,7 @@ def _name(function: Any) -> str:
 
 
 def _vocabulary(model: Any) -> Any:
-    tokenizer = getattr(model, "tokenizer", None)
+    tokenizer: Any = getattr(model, "tokenizer", None)
     return tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else None
 
 
