@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -349,12 +345,3 @@ def test_the_trainer_trains_with_it_and_its_card_names_it(library, transformer, 
     card = (tmp_path / "saved" / "README.md").read_text()
     assert type(own).__name__ in card
     assert "2502.20141" in card
-
-
-@pytest.mark.slow
-def test_the_example_of_a_static_model_runs(library):
-    example = Path(__file__).parents[1] / "examples" / "sentences_static.py"
-    done = subprocess.run(
-        [sys.executable, str(example)], capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}
-    )
-    assert done.returncode == 0, done.stderr

@@ -226,6 +226,9 @@ class CachedAlignmentLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # 
         torch.Size([])
     """
 
+    loss: AlignmentLoss
+    forward_cached: Callable[..., Tensor]  # of the mixin
+
     def __init__(
         self,
         model: Any,
@@ -246,7 +249,7 @@ class CachedAlignmentLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # 
         if any("StaticEmbedding" in type(part).__name__ for part in _first_modules(model)):
             raise ValueError("the texts of a StaticEmbedding cannot be split into mini-batches; use AlignmentLoss")
         self.model = model
-        self.loss: Any = AlignmentLoss(
+        self.loss = AlignmentLoss(
             model, method, scale, similarity_fct, symmetric, gather_across_devices, **options
         )  # fmt: skip
         if any(True for _ in self.loss.criterion.parameters()):
@@ -262,7 +265,7 @@ class CachedAlignmentLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # 
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
         """The loss of the embeddings of each column, which come in chunks."""
-        loss: Tensor = self.loss.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
+        loss = self.loss.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
         if with_backward:
             loss.backward()
             loss = loss.detach()
