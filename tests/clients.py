@@ -35,13 +35,18 @@ from types import ModuleType
 __version__ = "0"
 
 
-class Module(ModuleType):
-    __path__: list = []
+class Anything(type):
+    """A class whose attributes are such classes."""
 
-    def __getattr__(self, name):
+    def __getattr__(cls, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        return Anything(name, (), {})
+
+
+class Module(ModuleType):
+    __path__: list = []
+    __getattr__ = Anything.__getattr__
 
 
 class Finder(MetaPathFinder, Loader):
@@ -59,7 +64,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def __getattr__(name):
-    return type(name, (), {})
+    return Anything.__getattr__(None, name)
 '''
 
 
@@ -157,7 +162,7 @@ def tests(python: Path, arguments: Sequence[str], folder: Path, **variables: str
     """How many tests passed, failed and were skipped, and which failed."""
     paths = [str(ROOT / "src"), str(ROOT / "tests")]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "TEST_DEVICE": "cpu", "HF_HUB_OFFLINE": "1", **variables}
-    options = ["-q", "-rf", "-n", "0", "-p", "no:cacheprovider", "-p", "clients"]
+    options = ["-rf", "-n", "0", "-p", "no:cacheprovider", "-p", "clients"]
     command = [str(python), "-m", "pytest", *options, *arguments]
     done = _run(command, cwd=folder, env={**os.environ, **variables})
     last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-200:]]

@@ -174,7 +174,7 @@ class Stop:
     ) -> None:
         self.step, self.target, self.patience = step, target, patience
         self.tol, self.most, self.last = options.tol, _largest_change(options.tol, tau), options.iterations
-        self.each = first == 1
+        self.each, self.hard = first == 1, tau == (1.0, 1.0)
         self.check = min(first, self.last) if options.tol > 0 else 0
         self.error, self.accurate = math.inf, True
         self._lowest, self._stalled = math.inf, 0
@@ -207,7 +207,7 @@ class Stop:
             return False
         # an error of the size of rounding that no longer falls cannot be reduced
         rounding = self.step.rounding(sweep)
-        self.accurate = self.error <= max(enough, 10 * self.tol * total)
+        self.accurate = not self.hard or self.error <= max(enough, 10 * self.tol * total)
         return self.error <= max(enough, total * rounding) and change <= max(self.most, 4 * rounding)
 
 
