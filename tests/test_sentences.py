@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import sys
 
 import pytest
 import torch
+import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.nn import functional as F  # noqa: N812  # torch's own name for it
 
 import gcalign
@@ -174,6 +178,38 @@ def test_a_wrong_loss_is_refused(mistake, words):
 def test_a_learnt_temperature_is_a_parameter_of_the_loss():
     assert not list(AlignmentLoss(nn.Identity(), "clip").parameters())
     assert len(list(AlignmentLoss(nn.Identity(), "clip", learnable=True).parameters())) == 1
+
+
+def gathered_main(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    results = {}
+    for name in ("ince", "gca-ince", "gca-uot"):
+        leaves = [drawn(k)[5 * rank : 5 * rank + 5].clone().requires_grad_() for k in range(4)]
+        loss = AlignmentLoss(nn.Identity(), name, 5.0, symmetric=True, gather_across_devices=True)
+        value = loss.compute_loss_from_embeddings(leaves)
+        results[name] = (value.detach(), *torch.autograd.grad(value, leaves))
+    torch.save(results, os.path.join(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
+
+
+def drawn(seed: int) -> Tensor:
+    return torch.randn(10, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.skipif(sys.platform == "win32" or not dist.is_gloo_available(), reason="needs gloo")
+def test_gathered_batches_with_hard_negatives_are_one_batch(tmp_path):
+    mp.spawn(gathered_main, args=(str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    for name in ranks[0]:
+        leaves = [drawn(k).requires_grad_() for k in range(4)]
+        whole = AlignmentLoss(nn.Identity(), name, 5.0, symmetric=True).compute_loss_from_embeddings(leaves)
+        values = [rank[name][0] for rank in ranks]
+        torch.testing.assert_close(sum(values) / 2, whole.detach())  # each is the mean over its own rows
+        assert values[0] != values[1]
+        for k, expected in enumerate(torch.autograd.grad(whole, leaves), start=1):
+            # DDP takes the mean over ranks, so that each has twice its share
+            torch.testing.assert_close(torch.cat([rank[name][k] for rank in ranks]) / 2, expected)
 
 
 # --- signs of a collapse ----------------------------------------------------------------------------------------
