@@ -187,7 +187,7 @@ def tested(python: Path, client: Client, checkouts: Path | None) -> Row:
         bad = bool(new) or ours[0] < originals[0]
         print(*sorted(new), sep="\n", end="\n" if new else "")
     elif not client.theirs:
-        theirs = "none wanted"
+        theirs = "–"
     passed, failed, skipped, names = tests(python, client.ours, ROOT / "tests")
     print(*sorted(names), sep="\n", end="\n" if names else "")
     ours_text = f"{passed} of {passed + failed}" + (f", {skipped} skipped" if skipped else "")

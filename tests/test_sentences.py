@@ -233,6 +233,16 @@ def test_a_collapse_is_logged_once_with_its_remedy(caplog):
     assert "TotalMass" in caplog.text
 
 
+def test_one_batch_in_a_hundred_is_looked_at(monkeypatch):
+    criterion, looked = AlignmentLoss(nn.Identity(), "gca-uot", relax=(5.0, 5.0)), []
+    plan = criterion.criterion.plan
+    monkeypatch.setattr(criterion.criterion, "plan", lambda *z, **known: looked.append(1) or plan(*z, **known))
+    z = [torch.eye(4) + 0.1 * torch.randn(4, 4) for _ in range(2)]
+    for _ in range(150):
+        criterion.compute_loss_from_embeddings(z)
+    assert len(looked) == 2
+
+
 def test_an_encoder_that_starts_with_high_cosines_is_no_collapse(caplog):
     together, criterion = [1 + 0.1 * torch.randn(8, 16) for _ in range(2)], AlignmentLoss(nn.Identity(), "gca-ince")
     with caplog.at_level(logging.WARNING):

@@ -166,7 +166,7 @@ class AlignmentLoss(nn.Module):
     @torch.no_grad()
     def _watch(self, anchors: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
         """Log a warning, once, if the embeddings collapse; looks at every hundredth batch."""
-        calls, self._calls = self._calls, self._calls + torch.is_grad_enabled()
+        calls, self._calls = self._calls, self._calls + 1
         if self._warned or calls % CHECK_EVERY or len(anchors) < 2:
             return
         relaxed = any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in self.criterion.constraints)
