@@ -83,12 +83,23 @@ CLIENTS = (
     Client(
         "sentence-transformers",
         ("sentence-transformers==6.2.0", "accelerate==1.15.0"),
-        ours=("test_sentences.py", "test_examples.py", "-k", "test_sentences or sentences_", "-m", "slow or not slow"),
+        ours=(
+            "interop/test_sentences.py",
+            "docs/test_examples.py",
+            "-k",
+            "test_sentences or sentences_",
+            "-m",
+            "slow or not slow",
+        ),
     ),
     Client(
         "pytorch-metric-learning",
         ("pytorch-metric-learning==2.9.0",),
-        ours=("test_interop.py", "-k", "supcon or original or wrapper or memory_over or miners or reducers or pairs"),
+        ours=(
+            "interop/test_interop.py",
+            "-k",
+            "supcon or original or wrapper or memory_over or miners or reducers or pairs",
+        ),
         theirs=PML_TESTS,
         replaced={
             "pytorch_metric_learning.losses:SupConLoss": "gcalign.interop.metric_learning:SupConLoss",
@@ -99,7 +110,7 @@ CLIENTS = (
         "lightly",
         ("pytest-mock==3.17.0", "lightly-utils==0.0.2"),
         alone=("lightly==1.6.0",),
-        ours=("test_interop.py", "-k", "nt_xent or memory_bank or bank or negative_temperature or gathering"),
+        ours=("interop/test_interop.py", "-k", "nt_xent or memory_bank or bank or negative_temperature or gathering"),
         theirs=("tests/loss/test_ntx_ent_loss.py",),
         replaced={"lightly.loss:NTXentLoss": "gcalign.interop.lightly:NTXentLoss"},
     ),
@@ -107,10 +118,10 @@ CLIENTS = (
         "open_clip_torch",
         ("ftfy", "regex", "huggingface-hub", "tqdm"),
         alone=("open_clip_torch==3.3.0", "timm==1.0.22"),
-        ours=("test_interop.py", "-k", "clip"),
+        ours=("interop/test_interop.py", "-k", "clip"),
     ),
-    Client("scikit-learn", (), ours=("test_stays.py", "-k", "estimator or partners or table_as_y")),
-    Client("POT", (), ours=("test_solve_like_pot.py",)),
+    Client("scikit-learn", (), ours=("lab/training/test_stays.py", "-k", "estimator or partners or table_as_y")),
+    Client("POT", (), ours=("transport/test_solve_like_pot.py",)),
 )
 
 
