@@ -12,6 +12,7 @@ help:
 	@echo "make faults 200 kills of training, full disks, flipped bits, dying workers, two starts of one run; part of make slow"
 	@echo "make mutations      faults planted in a copy of the source, one at a time: a quick test must fail for each"
 	@echo "make differential   the same problems solved by POT, geomloss, OTT-JAX and pytorch-metric-learning"
+	@echo "make clients        our losses inside sentence-transformers, pytorch-metric-learning, lightly, OpenCLIP, scikit-learn, POT"
 	@echo "make versions       the core tests with each Python and torch that is supported and can be installed"
 	@echo "make dependencies   known vulnerabilities of the pinned dependencies"
 	@echo "make docs   the site, in site/"
@@ -53,6 +54,9 @@ differential: .venv/ready
 versions:
 	$(PYTHON) tests/versions.py
 
+clients: .venv/ready
+	$(BIN)/python tests/clients.py $(if $(CHECKOUTS),--checkouts $(CHECKOUTS))
+
 dependencies: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/pytest -rs tests/test_dependencies.py
@@ -71,4 +75,4 @@ docs: .venv/ready
 clean:
 	rm -rf .venv
 
-.PHONY: help demo test slow fuzz faults mutations differential versions dependencies pages docs clean
+.PHONY: help demo test slow fuzz faults mutations differential versions clients dependencies pages docs clean

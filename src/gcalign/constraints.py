@@ -197,13 +197,17 @@ class _Marginals(Constraint, ABC):
         object.__setattr__(self, "h", as_penalty(self.penalty))
         if self.mass is not None:
             mass = torch.as_tensor(self.mass)
-            if mass.dim() > 1 or not bool((mass > 0).all()) or not bool(torch.isfinite(mass).all()):
+            least, most = (float(mass.min()), float(mass.max())) if mass.numel() else (0.0, 0.0)
+            if mass.dim() > 1 or not 0 <= least <= most < math.inf or most == 0:
                 raise ValueError(
-                    f"mass={self.mass} must be one positive number, or one for each; None follows the target"
+                    f"mass={self.mass} must be one positive number, or one for each, some of which may be 0; "
+                    "None follows the target"
                 )
+            object.__setattr__(self, "empty", least == 0)
 
     _dim: ClassVar[int]  # the axis that is summed over
     h: Penalty = field(init=False)
+    empty: bool = field(init=False, default=False)  # whether some masses are 0, which only `solve` allows
 
     def target_mass(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Tensor:
         """μ (or ν): `mass` if it is set, else the marginal of the target, else uniform with total n."""
@@ -241,7 +245,7 @@ class Rows(_Marginals):
 
     Args:
         penalty: inf for the hard constraint, λ for the KL relaxation with weight λ, or a `Penalty`.
-        mass: μ, one positive number or one for each row [n]. None: the row sums of the target.
+        mass: μ, one positive number or one for each row [n]; for `solve` some may be 0. None: that of the target.
 
     Example:
         >>> import torch, gcalign
@@ -259,7 +263,7 @@ class Columns(_Marginals):
 
     Args:
         penalty: inf for the hard constraint, λ for the KL relaxation with weight λ, or a `Penalty`.
-        mass: ν, one positive number or one for each column [m]. None: the column sums of the target.
+        mass: ν, one positive number or one for each column [m]; for `solve` some may be 0. None: that of the target.
 
     Raises:
         ValueError: when it is solved, if `mass` is None and a column of the target is empty.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec, Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 import gcalign.methods as methods  # directly: the package imports its names when one is first used
 from gcalign.batch import Inputs
-from gcalign.constraints import Columns, Constraint, Rows
+from gcalign.constraints import Columns, Constraint, Marginal, Rows, TotalMass
 from gcalign.errors import positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.objective import Objective
@@ -101,6 +102,7 @@ def solve(
     gradient: str = "auto",
     accelerate: bool | str = "auto",
     target: Tensor | None = None,  # [n, m]
+    start: Plan | Tensor | None = None,  # [m]
 ) -> Plan:
     """The plan of a kernel matrix, argmin_{P ∈ B} h(P) + d_Γ(P ‖ K) (Definition 1, def:prox; Eq. 8, eq:mainobj).
 
@@ -113,6 +115,9 @@ def solve(
         gradient: "auto", "implicit", "truncated" or "unrolled", as for `Alignment`.
         accelerate: as for `Alignment`; "auto" accelerates from 20 iterations on.
         target: T [n, m], whose marginals the plan gets. None: rows sum to 1, and all columns to the same value.
+        start: where the iterations start: the plan of a similar problem, or log v [m]. Default: v = 1.
+
+    Masses may be 0, e.g. `Rows(mass=torch.tensor([0.5, 0.5, 0.0]))`: the plan is 0 there.
 
     Returns:
         The plan. `plan.log` is differentiable in `log_k`.
@@ -140,12 +145,77 @@ def solve(
     value = geometry.eps
     eps = torch.as_tensor(value, dtype=log_k.dtype, device=log_k.device)
     positive("eps", float(eps.detach()), "the paper uses 0.5")
+    sets, log_v = as_constraints(constraints), _start(start, eps, log_k)
+    options = Options(iterations, tol, gradient, accelerate)
+    if any(isinstance(c, (Rows, Columns)) and c.empty for c in sets):
+        return _with_empty(log_k, sets, geometry, options, target, log_v)
     support = None if target is None else Full.checked(target, (log_k.shape[0], log_k.shape[1]), log_k)
-    sets = as_constraints(constraints)
     number = math.nan if isinstance(value, Tensor) else float(value)
     with torch.autocast(log_k.device.type, enabled=False):
-        problem = Problem.of(Given(log_k), sets, geometry, eps, support, eps_value=number)
-        return operator.solve(problem, Options(iterations, tol, gradient, accelerate), Reads(plan=True))
+        problem = Problem.of(Given(log_k), sets, geometry, eps, support, eps_value=number, start=log_v)
+        return operator.solve(problem, options, Reads(plan=True))
+
+
+def _start(start: Plan | Tensor | None, eps: Tensor, log_k: Tensor) -> Tensor | None:
+    """The first log v: that of a plan with another ε has the same potentials."""
+    if start is None:
+        return None
+    values = start.g / eps if isinstance(start, Plan) else start
+    if not isinstance(values, Tensor) or values.shape != log_k.shape[1:] or not values.is_floating_point():
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(f"start={got} must be a plan with {log_k.shape[1]} columns, or its log v [{log_k.shape[1]}]")
+    return values.detach().to(log_k).nan_to_num(neginf=0.0)  # −inf: a column of mass 0
+
+
+def _with_empty(
+    log_k: Tensor,
+    constraints: tuple[Constraint, ...],
+    geometry: Geometry,
+    options: Options,
+    target: Tensor | None,
+    start: Tensor | None,
+) -> Plan:
+    """The plan with rows and columns of mass 0: it is solved without them, and 0 there."""
+    if target is not None or not all(isinstance(c, (Rows, Columns, TotalMass)) for c in constraints):
+        raise ValueError(
+            "masses of 0 cannot go with a target or with other constraints than Rows, Columns and TotalMass; leave out "
+            "their rows and columns of log_k"
+        )
+    shape, kept, masses, sets = (log_k.shape[0], log_k.shape[1]), {}, {}, []
+    for kind, size in ((Rows, shape[0]), (Columns, shape[1])):
+        constraint = next((c for c in constraints if isinstance(c, kind)), None)
+        mass = log_k.new_full((size,), shape[0] / size)
+        if constraint is not None:
+            mass = constraint.target_mass(None, shape, log_k)
+            sets.append(replace(constraint, mass=mass[mass > 0]))
+        kept[kind], masses[kind] = (mass > 0).nonzero()[:, 0], mass
+    i, j = kept[Rows], kept[Columns]
+    plan = solve(
+        log_k[i][:, j], (*sets, *(c for c in constraints if isinstance(c, TotalMass))), geometry,
+        iterations=options.iterations, tol=options.tol, gradient=options.gradient, accelerate=options.accelerate,
+        start=None if start is None else start[j],
+    )  # fmt: skip
+
+    def spread(x: Tensor, where: Tensor, size: int) -> Tensor:
+        return x.new_full((size,), -torch.inf).index_put((where,), x)
+
+    log_plan = plan.log_plan
+    if log_plan is not None:
+        log_plan = log_plan.new_full(shape, -torch.inf).index_put((i[:, None], j), log_plan)
+    return replace(
+        plan,
+        kernel=Given(log_k),
+        log_u=spread(plan.log_u, i, shape[0]),
+        log_v=spread(plan.log_v, j, shape[1]),
+        mu=masses[Rows],
+        nu=masses[Columns],
+        rows=None if plan.rows is None else Marginal(masses[Rows], plan.rows.penalty),
+        columns=None if plan.columns is None else Marginal(masses[Columns], plan.columns.penalty),
+        target=Problem(Given(log_k), (), geometry, plan.eps).support,  # none
+        log_rows=spread(plan.log_rows, i, shape[0]),
+        log_columns=spread(plan.log_columns, j, shape[1]) if len(plan.log_columns) else plan.log_columns,
+        log_plan=log_plan,
+    )
 
 
 def _refuse_impossible(log_k: Tensor, most: float) -> None:

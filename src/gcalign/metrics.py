@@ -1,4 +1,4 @@
-"""Measures of embeddings that the paper uses: alignment, uniformity and compactness."""
+"""Measures of embeddings that the paper uses: alignment, uniformity and compactness; and signs of a collapse."""
 
 from __future__ import annotations
 
@@ -89,6 +89,73 @@ def compactness(h: Tensor, labels: Tensor) -> Tensor:  # [n, D], [n] -> []
     centres = x.new_zeros(len(classes), x.shape[1]).index_add(0, code, x)
     centres = centres / torch.bincount(code, minlength=len(classes))[:, None]
     return torch.linalg.vector_norm(x - centres[code], dim=1).mean()
+
+
+def negative_similarity(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> []
+    """Mean cosine of embeddings that are not pairs, Σ_{i≠j} cos(z'_i, z''_j) / (B(B − 1)), in time B·D.
+
+    Args:
+        z1, z2: embeddings [B, D], B ≥ 2; row i of both is one pair.
+
+    Returns:
+        A 0-dim tensor in [−1, 1]; near 1 if all embeddings point in one direction.
+
+    Example:
+        >>> import torch, gcalign
+        >>> gcalign.metrics.negative_similarity(torch.eye(3), torch.eye(3))
+        tensor(0.)
+    """
+    _matrices(z1=z1, z2=z2)
+    n = len(z1)
+    if z1.shape != z2.shape or n < 2:
+        raise ValueError(
+            f"z1 of shape {tuple(z1.shape)} and z2 of shape {tuple(z2.shape)} must be pairs, row by row, two at least"
+        )
+    x, y = normalize(_real(z1)), normalize(_real(z2))
+    return (x.sum(0) @ y.sum(0) - (x * y).sum()) / (n * (n - 1))
+
+
+def collapse(
+    z1: Tensor,  # [B, D]
+    z2: Tensor,  # [B, D]
+    share: Tensor | float | None = None,
+    *,
+    start: float = 0.0,
+    most: float = 0.5,
+    least: float = 0.5,
+) -> str | None:
+    """What is wrong if embeddings move together, or if a plan has lost most of its mass; None if neither is so.
+
+    With relaxed marginals a loss can fall by moving all embeddings together, because the plan then gains mass.
+
+    Args:
+        z1, z2: embeddings; row i of both is one pair.
+        share: the mass of their plan relative to that of the target, plan.mass / B, if marginals are relaxed.
+        start: the mean cosine of negatives when the training started; some encoders start high.
+        most: the highest mean cosine of negatives, unless it is within 0.1 of `start`.
+        least: the lowest share of the target's mass.
+
+    Returns:
+        One sentence with the value, the rule and the remedy, for a log.
+
+    Example:
+        >>> import torch, gcalign
+        >>> z = 1 + 0.01 * torch.eye(4)
+        >>> print(gcalign.metrics.collapse(z, z))
+        the mean cosine of negatives is 1.00 (0.00 at the start; above 0.50 embeddings are moving together); ...
+    """
+    remedy = "raise relax=, e.g. to (1, 1), add gcalign.TotalMass() to the constraints, or use a hard method: gca-ince"
+    if share is not None and float(share) < least:
+        return (
+            f"the plan has {float(share):.0%} of the target's mass (below {least:.0%} it follows few pairs); {remedy}"
+        )
+    cosine = float(negative_similarity(z1, z2))
+    if cosine > max(most, start + 0.1):
+        return (
+            f"the mean cosine of negatives is {cosine:.2f} ({start:.2f} at the start; above {most:.2f} embeddings are "
+            f"moving together); {remedy}"
+        )
+    return None
 
 
 def _real(z: Tensor) -> Tensor:

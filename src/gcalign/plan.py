@@ -62,6 +62,11 @@ class Plan:
         """The plan of a solved problem."""
         on_target, log_rows, log_columns, terms, a, b, eps = vectors
         mu, nu = problem.masses()
+        hard = problem.rows is not None and isinstance(problem.rows.penalty, Hard)
+        if hard and problem.kernel.shape[1] - problem.kernel.exclude_self == 1 and isinstance(problem.support, Pairs):
+            # the plan is μ: one column leaves nothing to solve, so its value is exact, not rounded
+            on_target = _with_value(on_target, problem.support.along_rows(mu.log()))
+            log_rows = _with_value(log_rows, mu.log())
         return Plan(
             problem.kernel, a, b, eps, mu, nu, iterations, converged, problem.support, problem.rows, problem.columns,
             log_rows, log_columns, on_target, terms, log_plan, problem.unpaired_rows,
@@ -170,6 +175,18 @@ class Plan:
         """H(P) = −Σ P log P (Eq. 3, eq:eot)."""
         return self._sums[2]
 
+    @cached_property
+    def cost(self) -> Tensor:
+        """⟨P, C⟩ with C = −ε log K: what the plan costs, without its entropy (Eq. 3, eq:eot)."""
+        total, start = torch.zeros_like(self.eps), 0
+        for log_p in self.blocks():
+            with torch.autocast(self.log_u.device.type, enabled=False):
+                log_k = self.kernel.rows(start, start + len(log_p))
+            p = log_p.exp()
+            total = total - self.eps * (p * log_k.masked_fill(p == 0, 0)).sum()
+            start += len(log_p)
+        return total
+
     @property
     def row_error(self) -> Tensor:
         """‖P1 − μ‖₁ / ‖μ‖₁: the error of a hard constraint, or the violation that a relaxed one allows."""
@@ -233,6 +250,11 @@ class Plan:
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # without cached values
+
+
+def _with_value(x: Tensor, value: Tensor) -> Tensor:
+    """x with another value and the same gradient."""
+    return x + (value - x).detach()
 
 
 def _strictness(side: Marginal | None) -> str:

@@ -294,7 +294,7 @@ HALF = torch.full((B,), 0.5)
     (lambda: Rows("hard"), "TypeError: penalty='hard' / must be a number / inf is the hard constraint"),
     (lambda: Relaxed(-1.0), "ValueError: lam=-1 / > 0 and finite"),
     (lambda: TotalVariation(0.0), "ValueError: lam=0 / > 0 and finite"),
-    (lambda: Rows(mass=torch.tensor([1.0, 0.0])), "ValueError: mass= / positive / None follows the target"),
+    (lambda: Rows(mass=torch.tensor([1.0, -1.0])), "ValueError: mass= / positive / None follows the target"),
     (lambda: Rows(mass=EYE + 1), "ValueError: mass= / one positive number, or one for each"),
     (
         lambda: Alignment(Cosine(), (Rows(mass=torch.ones(3)),), KL())(Z, Z),

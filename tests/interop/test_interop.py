@@ -22,6 +22,7 @@ from torch.nn import functional as F  # noqa: N812  # torch's own name for it
 
 import gcalign
 from gcalign.interop.lightly import NTXentLoss
+from gcalign.interop.metric_learning import NTXentLoss as PairedNTXentLoss
 from gcalign.interop.metric_learning import SupConLoss
 from gcalign.interop.openclip import ClipLoss
 from processes import needs_gloo, ranks
@@ -57,9 +58,9 @@ def assert_same(one: Tensor, other: Tensor, leaves: list[Tensor]) -> None:
 
 
 def test_nothing_of_others_is_imported():
+    others = "{'open_clip', 'lightly', 'pytorch_metric_learning', 'sentence_transformers', 'torchvision'}"
     code = (
-        "import sys, gcalign.interop.openclip, gcalign.interop.lightly, gcalign.interop.metric_learning\n"
-        "print(*{'open_clip', 'lightly', 'pytorch_metric_learning', 'torchvision'} & set(sys.modules))"
+        f"import sys, gcalign, gcalign.interop.openclip, gcalign.interop.lightly\nprint(*{others} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
 
@@ -391,6 +392,68 @@ def test_reducers_of_the_original_work(name):
     assert_same(SupConLoss(0.2, reducer=made)(z, LABELS), theirs(0.2, reducer=made)(z, LABELS), [z])
 
 
+def nt_xent_of_pairs(z: Tensor, other: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+    """Each positive alone against the negatives of its anchor."""
+    logits = F.normalize(z, dim=1) @ F.normalize(other, dim=1).T / temperature
+    losses = [
+        torch.logsumexp(torch.cat([logits[i, j].view(1), logits[i][negative[i]]]), 0) - logits[i, j]
+        for i, j in positive.nonzero().tolist()
+    ]
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("pairs", [None, MINED, TRIPLETS])
+def test_a_positive_pair_is_a_row_of_nt_xent(pairs):
+    z = draw(8).requires_grad_()
+    masked = masks(LABELS) if pairs is None else masks_of(pairs, (8, 8))
+    assert_same(PairedNTXentLoss(0.2)(z, LABELS, pairs), nt_xent_of_pairs(z, z, *masked, 0.2), [z])
+    other, theirs = draw(5, seed=1).requires_grad_(), torch.tensor([0, 1, 2, 2, 5])
+    loss = PairedNTXentLoss(0.2)(z, LABELS, ref_emb=other, ref_labels=theirs)
+    assert_same(loss, nt_xent_of_pairs(z, other, *masks(LABELS, theirs), 0.2), [z, other])
+
+
+@pytest.mark.parametrize("name", ALIGNED)
+def test_any_method_takes_positive_pairs_as_rows(name):
+    loss = PairedNTXentLoss(0.3, method=name).double()
+    assert torch.autograd.gradcheck(lambda z: loss(z, LABELS), (draw(8).requires_grad_(),), atol=1e-6)
+
+
+class Euclidean(nn.Module):
+    """What the library calls a distance."""
+
+    is_inverted = False
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (x[:, None] - y).square().sum(2).add(1e-12).sqrt()
+
+
+def test_a_distance_is_the_cost_of_the_kernel():
+    z = draw(8).requires_grad_()
+    positive, negative = masks(LABELS)
+    logits = -Euclidean()(z, z) / 0.5
+    log_p = logits - torch.logsumexp(logits.masked_fill(~(positive | negative), -torch.inf), 1, keepdim=True)
+    expected = torch.stack([-log_p[i][positive[i]].mean() for i in range(8) if positive[i].any()]).mean()
+    assert_same(SupConLoss(0.5, distance=Euclidean())(z, LABELS), expected, [z])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_loss_has_the_dtype_of_its_embeddings(dtype):
+    for kind in (SupConLoss, PairedNTXentLoss):
+        assert kind()(draw(8).to(dtype), LABELS).dtype == dtype
+
+
+@pytest.mark.filterwarnings("ignore:DistributedLossWrapper")
+@pytest.mark.parametrize("name", ["SupConLoss", "NTXentLoss"])
+def test_the_other_doors_of_the_original_take_our_loss(name):
+    wrapper = original(f"{PML}.utils.distributed", "DistributedLossWrapper")
+    theirs, ours = original(f"{PML}.losses", name), {"SupConLoss": SupConLoss, "NTXentLoss": PairedNTXentLoss}[name]
+    lp, regular = original(f"{PML}.distances", "LpDistance"), original(f"{PML}.regularizers", "LpRegularizer")
+    z = draw(8).requires_grad_()
+    assert_same(wrapper(ours(0.2))(z, LABELS), wrapper(theirs(0.2))(z, LABELS), [z])
+    for options in ({"distance": lp()}, {"embedding_regularizer": regular(), "embedding_reg_weight": 0.3}):
+        assert_same(ours(0.2, **options)(z, LABELS), theirs(0.2, **options)(z, LABELS), [z])
+
+
 def test_miners_of_the_original_work():
     theirs, z = original(f"{PML}.losses", "SupConLoss"), draw(8).requires_grad_()
     for name in ("BatchHardMiner", "MultiSimilarityMiner", "TripletMarginMiner"):
@@ -458,10 +521,45 @@ def test_any_method_learns_in_the_place_of_nt_xent(name, size):
     assert grad.norm() > 1e-4
 
 
-@pytest.mark.parametrize("size", [7, (7,), (7, 4, 2)])
-def test_a_memory_bank_needs_its_dimension(size):
+@pytest.mark.parametrize("size", [-7, (), (7, 4, 2), (7, 0.5)])
+def test_a_memory_bank_has_a_size(size):
     with pytest.raises(ValueError, match=re.escape("(4096, 128)")):
         NTXentLoss(memory_bank_size=size)
+
+
+@pytest.mark.parametrize("size", [12, (12,)])
+def test_a_memory_bank_gets_its_dimension_from_the_first_batch(size):
+    loss = NTXentLoss(0.2, size)
+    assert loss.memory_bank is None
+    z0, z1 = draw(4, seed=1).requires_grad_(), draw(4, seed=2)
+    value = loss(z0, z1)
+    assert loss.memory_bank.keys.shape == (12, 4)
+    assert loss.memory_bank.keys.dtype == torch.float64
+    torch.testing.assert_close(loss.memory_bank.keys[:4], F.normalize(z1, dim=1))
+    assert torch.isfinite(value)
+
+
+def test_a_negative_temperature_prefers_unlike_views():
+    z0, z1 = draw(6, seed=1).requires_grad_(), draw(6, seed=2).requires_grad_()
+    assert_same(NTXentLoss(-0.5)(z0, z1), nt_xent(z0, z1, -0.5), [z0, z1])
+    with pytest.raises(ValueError, match="must not be 0"):
+        NTXentLoss(0.0)
+
+
+def test_gathering_needs_torch_distributed(monkeypatch):
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="gather_distributed=True needs"):
+        NTXentLoss(gather_distributed=True)
+
+
+def test_the_loss_of_one_pair_is_exactly_zero():
+    for seed in range(20):
+        z0, z1 = draw(1, 8, seed).float().requires_grad_(), draw(1, 8, seed + 50).float().requires_grad_()
+        for name in ("ince", "gca-ince", "simclr", "iot", "iot-uni"):
+            loss = gcalign.method(name)(z0, z1)
+            assert loss.item() == 0
+            assert float(torch.autograd.grad(loss, z0)[0].abs().max()) < 1e-5
+        assert NTXentLoss(0.1)(z0, z1).item() == 0
 
 
 def test_nt_xent_is_that_of_the_original():

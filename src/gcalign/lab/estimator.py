@@ -70,20 +70,17 @@ class GCAEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scik
         self.epochs, self.batch_size, self.lr, self.corruption = epochs, batch_size, lr, corruption
         self.options, self.random_state = options, random_state
 
-    def fit(self, X: Any, X2: Any = None, y: Any = None) -> GCAEncoder:
+    def fit(self, X: Any, y: Any = None, *, X2: Any = None) -> GCAEncoder:
         """Learn the features.
 
         Args:
             X: rows [n, d].
-            X2: their partners [n, d2]; None makes views of X. A second argument with one dimension is y, which is how
-                scikit-learn passes it.
             y: classes [n]; None: each row belongs to its partner alone.
+            X2: partners of the rows [n, d2]; None makes views of X.
 
         Returns:
             The estimator itself.
         """
-        if X2 is not None and y is None and np.asarray(X2).ndim == 1:
-            X2, y = None, X2
         for name in ("dim", "hidden", "epochs"):
             count(name, getattr(self, name), "a whole number of at least 1")
         count("batch_size", self.batch_size, "rows for each step; two make a pair and a negative", least=2)
@@ -104,9 +101,9 @@ class GCAEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scik
         self.losses_ = self._trained(X, X2, codes, generator)
         return self
 
-    def fit_transform(self, X: Any, X2: Any = None, y: Any = None) -> Any:
+    def fit_transform(self, X: Any, y: Any = None, *, X2: Any = None) -> Any:
         """`fit`, then the features of X."""
-        return self.fit(X, X2, y).transform(X)
+        return self.fit(X, y, X2=X2).transform(X)
 
     def transform(self, X: Any) -> Any:  # [n, d] -> [n, dim] float64
         """The features of rows."""
@@ -139,7 +136,9 @@ class GCAEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scik
     def _codes(y: Any, n: int) -> Tensor:
         y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         if y.ndim != 1 or len(y) != n:
-            raise ValueError(f"y of shape {y.shape} must have one class for each of the {n} rows of X")
+            raise ValueError(
+                f"y of shape {y.shape} must have one class for each of the {n} rows of X; a second view is X2="
+            )
         return torch.from_numpy(np.unique(y, return_inverse=True)[1].astype(np.int64))
 
     def _trained(self, X: Any, X2: Any, codes: Tensor | None, generator: torch.Generator) -> list[float]:

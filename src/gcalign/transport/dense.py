@@ -47,7 +47,7 @@ def by_autograd(problem: Problem, options: Options, reads: Reads) -> Plan:
         a = a + problem.total.log() - (a + log_kv).logsumexp(0)
     log_plan = kernel.log_k + a[:, None] + b
     vectors = _read(log_plan, problem, reads, a + log_kv, b + kernel.log_rmatvec(a), a, b)
-    return Plan.of(problem, vectors, done if problem.constrained else 0, converged or not both)
+    return Plan.of(problem, vectors, done if problem.constrained else 0, (converged and stop.accurate) or not both)
 
 
 def _read(

@@ -45,7 +45,7 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
         arguments = Arguments.of(call)
         outputs = torch.ops.gcalign.solve(*arguments)
         vectors, solution = Vectors(*outputs[: len(Vectors._fields)]), outputs[-1]
-        iterations, converged = solution[0], solution[1] > 0
+        iterations, converged = solution[0], (solution[1] > 0) & (solution[-1] > 0)
     else:
         try:
             outputs = _Solve.apply(call, *problem.kernel.tensors, problem.eps)  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
             raise RuntimeError(
                 f"gradient={options.gradient!r} is for torch.autograd; with torch.func use gradient='unrolled'"
             ) from error
-        iterations, converged = solution.iterations, solution.converged
+        iterations, converged = solution.iterations, solution.converged and solution.accurate
     return Plan.of(problem, vectors, iterations, converged).with_total(problem.total)
 
 
@@ -126,6 +126,7 @@ class Solution(NamedTuple):
     linear: bool
     plain: bool  # whether the frame is plain
     mode: int  # of MODES
+    accurate: bool
 
 
 class Saved(NamedTuple):
@@ -216,7 +217,8 @@ def _forward(call: Call) -> tuple[Vectors, Saved | None, Solution]:
                 s.a, s.b, s.log_rows, no_columns if s.log_columns is None else s.log_columns,
                 s.rows, s.columns, frame.alpha, frame.beta, kept,
             )  # fmt: skip
-    return vectors, saved, Solution(s.iterations, s.converged, s.recorded, s.linear, plain, MODES.index(mode))
+    numbers = Solution(s.iterations, s.converged, s.recorded, s.linear, plain, MODES.index(mode), s.accurate)
+    return vectors, saved, numbers
 
 
 def _backward(

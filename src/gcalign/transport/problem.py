@@ -131,6 +131,8 @@ class Problem:
                 continue
             side = Marginal(constraint.target_mass(target, kernel.shape, eps), constraint.h)
             rows, columns = (side, columns) if isinstance(constraint, Rows) else (rows, side)
+            if constraint.empty:
+                raise ValueError(f"{constraint!r} has masses of 0, which only gcalign.solve takes; drop their samples")
             if constraint.mass is not None:
                 follows = False
                 if target is not None and isinstance(side.penalty, Hard):

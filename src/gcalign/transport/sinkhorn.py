@@ -46,6 +46,7 @@ class Scalings(NamedTuple):
     converged: bool
     linear: bool
     on_pairs: Tensor | None = None  # [k]  log P on the target's pairs, if it was computed
+    accurate: bool = True  # False if rounding ended the iterations far from `tol`
 
 
 class Sweep(NamedTuple):
@@ -116,7 +117,7 @@ def scalings(
         mix = Accelerated(log_step, stop, problem.support, tau)
         sweep, done, converged = iterate(log_step, stop, min(options.iterations, MAX_ACCELERATED), mix)
         if converged:
-            return log_step.settled(sweep, done)
+            return log_step.settled(sweep, done)._replace(accurate=stop.accurate)
         wasted, linear = done, linear and operator.tame  # the frame may have been moved
     step = LinearStep(operator, problem, tau, slots) if linear else LogStep(operator, problem, slots)
     if not both:  # one step satisfies one side for good; without a constraint, P = K
@@ -124,7 +125,7 @@ def scalings(
         return step.finished(sweep, done if problem.constrained else 0, converged, 0)
     stop = Stop(step, problem.support, options, tau, patience=30, first=FIRST_CHECK if linear else 1)
     sweep, done, converged = iterate(step, stop, options.iterations)
-    return step.finished(sweep, done, converged, wasted)
+    return step.finished(sweep, done, converged, wasted)._replace(accurate=stop.accurate)
 
 
 def exponents(problem: Problem, eps: float) -> Exponents:
@@ -173,9 +174,9 @@ class Stop:
     ) -> None:
         self.step, self.target, self.patience = step, target, patience
         self.tol, self.most, self.last = options.tol, _largest_change(options.tol, tau), options.iterations
-        self.each = first == 1
+        self.each, self.hard = first == 1, tau == (1.0, 1.0)
         self.check = min(first, self.last) if options.tol > 0 else 0
-        self.error = math.inf
+        self.error, self.accurate = math.inf, True
         self._lowest, self._stalled = math.inf, 0
 
     def __call__(self, done: int, sweep: Sweep, previous: Sweep | None) -> bool:
@@ -199,12 +200,14 @@ class Stop:
         self._lowest = self.error if self._stalled == 0 else self._lowest
         if not self.error < math.inf:
             return False
+        self.accurate = True
         if self.error <= enough and change <= self.most:
             return True
         if self.error > enough and self._stalled < self.patience:
             return False
         # an error of the size of rounding that no longer falls cannot be reduced
         rounding = self.step.rounding(sweep)
+        self.accurate = not self.hard or self.error <= max(enough, 10 * self.tol * total)
         return self.error <= max(enough, total * rounding) and change <= max(self.most, 4 * rounding)
 
 

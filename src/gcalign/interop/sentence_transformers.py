@@ -1,0 +1,311 @@
+"""The ranking losses of sentence-transformers, for any method."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gcalign import metrics
+from gcalign.constraints import Columns, Hard, Rows
+from gcalign.entries import guided
+from gcalign.errors import count, positive
+from gcalign.interop.ranks import with_own_value
+from gcalign.kernels import Cosine, Kernel, normalize
+from gcalign.methods import method as named
+from gcalign.symmetric import Symmetric
+
+try:
+    from sentence_transformers.base.losses.gradcache import CachedLossMixin
+    from sentence_transformers.base.losses.merged_forward import embed_columns
+except ImportError:  # not installed, or older than 6.0
+
+    class CachedLossMixin:  # type: ignore[no-redef]
+        """Stands in for the mixin of sentence-transformers that caches gradients."""
+
+        def forward_cached(self, features: Any, labels: Any) -> Tensor:
+            raise ImportError(
+                "CachedAlignmentLoss uses the gradient cache of sentence-transformers 6.0 or later; install it with "
+                "pip install 'sentence-transformers>=6', or use AlignmentLoss"
+            )
+
+    def embed_columns(model: Any, features: list[Any]) -> list[Tensor]:
+        return [model(column)["sentence_embedding"] for column in features]
+
+
+logger = logging.getLogger(__name__)
+CHECK_EVERY = 100  # calls between two looks at the embeddings; each solves a plan once more
+_FIXED = {
+    "eps": "it is 1 / scale",
+    "gather": "write gather_across_devices=",
+    "reduction": "the loss is a mean",
+    "warm_start": "texts have no ids here",
+}
+CITATION = """
+@misc{chen2025yourcontrastive,
+    title={Your contrastive learning problem is secretly a distribution alignment problem},
+    author={Zihao Chen and Chi-Heng Lin and Ran Liu and Jingyun Xiao and Eva L. Dyer},
+    year={2025},
+    eprint={2502.20141},
+    archivePrefix={arXiv},
+    primaryClass={cs.LG}
+}
+"""
+
+
+def cos_sim(a: Tensor, b: Tensor) -> Tensor:  # [n, D], [m, D] -> [n, m]
+    """The cosine of each pair, as `sentence_transformers.util.cos_sim`."""
+    return normalize(a) @ normalize(b).T
+
+
+class AlignmentLoss(nn.Module):
+    """`MultipleNegativesRankingLoss` of sentence-transformers for any method: rows are anchors, columns candidates.
+
+    With `method="ince"` it has the loss and the gradients of `MultipleNegativesRankingLoss`, and with `symmetric=True`
+    those of its symmetric form. Its columns are those of the original: anchors, positives and any number of hard
+    negatives. All negatives of the batch are candidates of every anchor, and get a gradient. It works in
+    `SentenceTransformerTrainer` and in `MatryoshkaLoss`. Half precision is computed in float32.
+
+    If the embeddings move together, or the plan loses most of its mass, a warning in the log names the remedy, once.
+
+    Args:
+        model: a `SentenceTransformer`.
+        method: the name of a method, e.g. "gca-uot".
+        scale: similarities are multiplied by it; ε = 1 / scale.
+        similarity_fct: similarity of all pairs of two matrices of embeddings. For cosines the kernel need not be
+            stored; any other function, e.g. `dot_score`, is called with all rows.
+        symmetric: whether the loss from positives to anchors is averaged in. It has no hard negatives, as there.
+        gather_across_devices: whether the batches of all processes are joined, with gradient.
+        guide: a second `SentenceTransformer` with the same tokenizer. Texts of other pairs that it finds more similar
+            than the positive are left out, as in GISTEmbed; see `gcalign.guided`. Hard negatives stay.
+        margin: of the guide.
+        options: options of the method, e.g. `relax=(1.0, 1.0)` or `block=1024`.
+
+    Example:
+        >>> import torch
+        >>> from gcalign.interop.sentence_transformers import AlignmentLoss
+        >>> model = lambda features: {"sentence_embedding": features["x"]}
+        >>> anchors, positives, negatives = ({"x": torch.randn(8, 4)} for _ in range(3))
+        >>> AlignmentLoss(model, method="gca-uot", relax=(1.0, 1.0))([anchors, positives, negatives]).shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        method: str = "gca-ince",
+        scale: float = 20.0,
+        similarity_fct: Callable[[Tensor, Tensor], Tensor] = cos_sim,
+        symmetric: bool = False,
+        gather_across_devices: bool = False,
+        *,
+        guide: Any = None,
+        margin: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        positive("scale", scale, "similarities are multiplied by it; 20 is usual for cosines")
+        for word, why in _FIXED.items():
+            if word in options:
+                raise TypeError(f"{word}={options[word]!r} cannot be chosen here: {why}")
+        if guide is not None and _vocabulary(guide) != _vocabulary(model):
+            raise ValueError("the tokenizer of guide must be that of model, whose tokens it reads; choose such a guide")
+        self.model, self.guide = model, guide
+        self.method, self.scale, self.similarity_fct, self.symmetric = method, scale, similarity_fct, symmetric
+        self.gather_across_devices, self.margin, self.options = gather_across_devices, margin, options
+        chosen = {"layout": "cross", "learnable": False, **options}
+        reduction = "none" if gather_across_devices else "mean"
+        criterion: Any = named(method, eps=1 / scale, gather=gather_across_devices, reduction=reduction, **chosen)
+        if isinstance(criterion, Symmetric):
+            criterion, self.symmetric = criterion.alignment, True
+        if _name(similarity_fct) not in ("cos_sim", "pytorch_cos_sim"):
+            if not isinstance(criterion.kernel, Cosine) or criterion.kernel.learnable:
+                raise ValueError(
+                    f"method={method!r} with similarity_fct={_name(similarity_fct)} must have the cosine kernel and a "
+                    "fixed eps; try 'gca-ince', or leave out similarity_fct and learnable"
+                )
+            criterion.kernel = _Similarity(1 / scale, similarity_fct)
+        self.criterion = criterion
+        self._calls, self._first_cosine, self._warned = 0, math.nan, False
+
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
+        """The loss of the columns (anchors, positives, negatives, …); labels are not read."""
+        features = list(sentence_features)
+        allowed = None if self.guide is None else self._allowed(features)
+        return self.compute_loss_from_embeddings(embed_columns(self.model, features), labels, allowed)
+
+    def compute_loss_from_embeddings(
+        self,
+        embeddings: list[Tensor],  # of [n, D]
+        labels: Tensor | None = None,
+        allowed: Tensor | None = None,  # [n, n]
+    ) -> Tensor:
+        """The loss of the embeddings of each column."""
+        if len(embeddings) < 2:
+            raise ValueError(f"{len(embeddings)} column of texts; give at least two: anchors and their positives")
+        anchors, positives = embeddings[:2]
+        negatives = torch.cat(embeddings[2:]) if len(embeddings) > 2 else None
+        self._watch(anchors, positives, negatives)
+        loss = self.criterion(anchors, positives, negatives=negatives, allowed=allowed)
+        if self.symmetric:
+            back = self.criterion(positives, anchors, allowed=None if allowed is None else allowed.T)
+            loss = 0.5 * (loss + back)
+        return with_own_value(loss, len(anchors)) if self.gather_across_devices else loss
+
+    @torch.no_grad()
+    def _allowed(self, features: list[dict[str, Tensor]]) -> Tensor:
+        """Which pairs of anchors and positives the guide leaves."""
+        guide = self.guide.eval()
+        one, two = (guide(dict(column))["sentence_embedding"] for column in features[:2])
+        return guided(one, two, self.margin)
+
+    @torch.no_grad()
+    def _watch(self, anchors: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
+        """Log a warning, once, if the embeddings collapse; looks at every hundredth batch."""
+        calls, self._calls = self._calls, self._calls + 1
+        if self._warned or calls % CHECK_EVERY or len(anchors) < 2:
+            return
+        relaxed = any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in self.criterion.constraints)
+        share = None
+        if relaxed:
+            share = self.criterion.plan(anchors, positives, negatives=negatives).mass / len(anchors)
+        if math.isnan(self._first_cosine):
+            self._first_cosine = float(metrics.negative_similarity(anchors, positives))
+        message = metrics.collapse(anchors, positives, share, start=self._first_cosine)
+        if message is not None:
+            self._warned = True
+            logger.warning(message)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """The settings, for the model card."""
+        settings = {
+            "method": self.method,
+            "scale": self.scale,
+            "similarity_fct": _name(self.similarity_fct),
+            "symmetric": self.symmetric,
+            "gather_across_devices": self.gather_across_devices,
+        }
+        if self.guide is not None:
+            settings.update(guide=self.guide, margin=self.margin)
+        return {**settings, **self.options, "criterion": repr(self.criterion)}
+
+    @property
+    def temperature(self) -> float:
+        """ε."""
+        return 1 / self.scale
+
+    @property
+    def citation(self) -> str:
+        """The paper, for the model card."""
+        return CITATION
+
+
+class CachedAlignmentLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # the library may be missing
+    """`AlignmentLoss` for large batches in the memory of `mini_batch_size` texts, as the cached losses of the library.
+
+    Every text is encoded twice: see `gcalign.cached_backward`. The loss and the gradients are those of `AlignmentLoss`.
+    The kernel is stored whole unless `block=` is given.
+
+    Args:
+        model, method, scale, similarity_fct, symmetric, gather_across_devices: as for `AlignmentLoss`.
+        mini_batch_size: texts that are encoded at once.
+        mini_batch_num_tokens: encode as many texts at once as have this many tokens, instead.
+        show_progress_bar: of the library's cache.
+        options: options of the method; ε cannot be learnt here.
+
+    Example:
+        >>> import torch
+        >>> from gcalign.interop.sentence_transformers import CachedAlignmentLoss
+        >>> criterion = CachedAlignmentLoss(torch.nn.Identity(), method="ince", mini_batch_size=4)
+        >>> columns = [[torch.randn(4, 3), torch.randn(4, 3)] for _ in range(2)]
+        >>> criterion.calculate_loss(columns).shape
+        torch.Size([])
+    """
+
+    loss: AlignmentLoss
+    forward_cached: Callable[..., Tensor]  # of the mixin
+
+    def __init__(
+        self,
+        model: Any,
+        method: str = "gca-ince",
+        scale: float = 20.0,
+        similarity_fct: Callable[[Tensor, Tensor], Tensor] = cos_sim,
+        symmetric: bool = False,
+        gather_across_devices: bool = False,
+        mini_batch_size: int = 32,
+        *,
+        mini_batch_num_tokens: int | None = None,
+        show_progress_bar: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if options.get("guide") is not None:
+            raise TypeError("guide= is not for CachedAlignmentLoss; use AlignmentLoss, or leave it out")
+        if any("StaticEmbedding" in type(part).__name__ for part in _first_modules(model)):
+            raise ValueError("the texts of a StaticEmbedding cannot be split into mini-batches; use AlignmentLoss")
+        self.model = model
+        self.loss = AlignmentLoss(
+            model, method, scale, similarity_fct, symmetric, gather_across_devices, **options
+        )  # fmt: skip
+        if any(True for _ in self.loss.criterion.parameters()):
+            raise ValueError("eps cannot be learnt by CachedAlignmentLoss; leave out learnable, or use AlignmentLoss")
+        self.mini_batch_size = count("mini_batch_size", mini_batch_size, "texts that are encoded at once, e.g. 32")
+        self.mini_batch_num_tokens, self.show_progress_bar = mini_batch_num_tokens, show_progress_bar
+
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
+        """The loss of the columns; its gradient is computed already, and passed on by `backward`."""
+        return self.forward_cached(list(sentence_features), labels)
+
+    def calculate_loss(
+        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
+    ) -> Tensor:
+        """The loss of the embeddings of each column, which come in chunks."""
+        loss = self.loss.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
+        if with_backward:
+            loss.backward()
+            loss = loss.detach()
+        return loss
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """The settings, for the model card."""
+        return {**self.loss.get_config_dict(), "mini_batch_size": self.mini_batch_size}
+
+    @property
+    def citation(self) -> str:
+        """The paper, for the model card."""
+        return CITATION
+
+
+class _Similarity(Kernel):
+    """log K = (s(x, y) − 1)/ε for any function s of all pairs."""
+
+    def __init__(self, eps: float, similarity: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(eps)
+        self.similarity = similarity
+
+    def cost(self, x: Tensor, y: Tensor) -> Tensor:
+        return 1 - self.similarity(x, y)
+
+    def extra_repr(self) -> str:
+        return f"{_name(self.similarity)}, {super().extra_repr()}"
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _vocabulary(model: Any) -> Any:
+    tokenizer: Any = getattr(model, "tokenizer", None)
+    return tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else None
+
+
+def _first_modules(model: Any) -> list[Any]:
+    """The modules that read tokens: the first one, or the first of each route."""
+    first = next(iter(model.children()), None) if isinstance(model, nn.Module) else None
+    routes = getattr(first, "sub_modules", None)
+    return [first] if routes is None else [route[0] for route in routes.values()]
