@@ -112,7 +112,7 @@ class Aligner:
         ridge: float | None = None,
         relax: float = math.inf,
         renew: int | None = None,
-        steps: int = 200,
+        steps: int = 100,
         budget: int = 12,
         audit: bool = True,
         seed: int = 0,
@@ -144,7 +144,7 @@ class Aligner:
         """The settings that are fixed, checked."""
         given: dict[str, Any] = {
             "dim": count("dim", self.dim, "the size of the common space; 256 is usual", least=2),
-            "steps": count("steps", self.steps, "of training; 200 are usual"),
+            "steps": count("steps", self.steps, "of training; 100 are usual"),
             "relax": positive("relax", self.relax, "inf keeps the marginals", infinite=True),
         }
         if one_of("method", self.method, METHODS) != "auto":
@@ -152,7 +152,7 @@ class Aligner:
         if self.head is not None:
             given["hidden"] = HIDDEN[one_of("head", self.head, HIDDEN)]
         if self.eps is not None:
-            given["eps"] = positive("eps", self.eps, "0.05 is usual", least=1e-3)
+            given["eps"] = positive("eps", self.eps, "0.1 is usual", least=1e-3)
         if self.weight is not None:
             given["weight"] = positive("weight", self.weight, "1 is usual", zero=True)
         if self.ridge is not None:
@@ -191,7 +191,7 @@ class Aligner:
         items, head = Items("ab"[side], values), self.heads[side]
         if items.dim != len(head.mean):
             other = self.heads[1 - side]
-            swapped = f"; the other side has {len(other.mean)}: are the sides exchanged?" if items.dim == len(other.mean) else ""
+            swapped = "; that is what the other side has: exchange the sides" if items.dim == len(other.mean) else ""
             raise ValueError(
                 f"{items.name} has {items.dim} columns, and this aligner was fitted to {len(head.mean)}{swapped}"
             )
@@ -227,10 +227,13 @@ class Aligner:
             for side, head in zip("ab", self.heads, strict=True)
             for name, value in head.state_dict().items()
         }
-        about = {"kind": "aligner", "options": self.get_params(), "report": self.report.as_dict()}
         _write(path / WEIGHTS, save(tensors))
-        _write(path / ABOUT, json.dumps(_finite(about), indent=1, ensure_ascii=False, allow_nan=False).encode())
+        _write(path / ABOUT, json.dumps(self.about(), indent=1, ensure_ascii=False, allow_nan=False).encode())
         return path
+
+    def about(self) -> dict[str, Any]:
+        """Options and report as plain values, for JSON."""
+        return {"kind": "aligner", **_finite({"options": self.get_params(), "report": self.report.as_dict()})}
 
     @staticmethod
     def load(folder: str | Path) -> Aligner:
@@ -248,7 +251,9 @@ class Aligner:
             aligner._settings = Settings(**{f.name: content["settings"][f.name] for f in fields(Settings)})
             aligner._heads = _head(tensors, "a"), _head(tensors, "b")
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{path} cannot be read as a saved aligner ({error}); save it again with save(folder)") from error
+            raise ValueError(
+                f"{path} cannot be read as a saved aligner ({error}); save it again with save(folder)"
+            ) from error
         except Exception as error:  # safetensors has an error of its own
             raise ValueError(f"{path / WEIGHTS} is damaged ({error}); save the aligner again") from error
         return aligner

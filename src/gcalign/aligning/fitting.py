@@ -49,7 +49,7 @@ class Inputs:
             if len(empty):
                 dropped = int((~keep[known[:, k]]).sum())
                 notes.append(
-                    f"{len(empty)} rows of {side.name} are zero, the first is {side.name}[{int(empty[0])}]; an embedding "
+                    f"{len(empty)} rows of {side.name} are zero, first {side.name}[{int(empty[0])}]; an embedding "
                     f"needs a direction, so they and their {dropped} pairs are left out: embed these items again"
                 )
         known = known[usable[0][known[:, 0]] & usable[1][known[:, 1]]]

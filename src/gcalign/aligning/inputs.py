@@ -1,4 +1,4 @@
-"""What is aligned: the rows of each side, and which belong together. Everything is checked before anything is fitted."""
+"""What is aligned: the rows of each side, and which belong together. All is checked before anything is fitted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHECKED = 1 << 22  # numbers that are read together
 
 
 class Items:
-    """The embeddings [n, D] of one side: a tensor, an array or a memory-mapped file, of which rows are read on request."""
+    """The embeddings [n, D] of one side: a tensor, an array or a memory-mapped file, read row by row."""
 
     def __init__(self, name: str, values: Any) -> None:
         if not isinstance(values, Tensor) and not hasattr(values, "__array__"):

@@ -53,7 +53,9 @@ class AlignmentReport:
         now = self.curve[-1][1] + slope(self.curve) * math.log2(self.pairs / self.curve[-1][0])
         if gain < 0.05:
             return f"{MORE} more pairs would not change R@1, about {min(now, 100.0):.0f} %."
-        return f"{MORE} more pairs would give about {min(now + gain, 100.0):.1f} % R@1 instead of {min(now, 100.0):.1f} %."
+        return (
+            f"{MORE} more pairs would give about {min(now + gain, 100.0):.1f} % R@1 instead of {min(now, 100.0):.1f} %."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -64,7 +66,7 @@ class AlignmentReport:
         """A report from the values that `as_dict` gives."""
         known = {f.name: content[f.name] for f in dataclasses.fields(AlignmentReport)}
         known["retrieval"] = {
-            str(name): Recall(**{k: tuple(v) if isinstance(v, list) else v for k, v in recall.items()})
+            str(name): Recall(**{**recall, **{k: tuple(recall[k]) for k in ("interval_1", "interval_10")}})
             for name, recall in known["retrieval"].items()
         }
         for name in ("items", "pools", "notes"):

@@ -68,7 +68,7 @@ def both_ways(za: Tensor, zb: Tensor, group: Tensor, others: tuple[Tensor, Tenso
 
 
 def score(found: Tensor, weights: Tensor) -> float:
-    """The mean reciprocal rank of pairs that are probably right. A wrong pair has a rank near chance, and adds little."""
+    """The mean reciprocal rank of pairs that are probably right. A wrong one is near chance and adds little."""
     return float(((1 / (1 + found)).mean(0) * weights).sum() / weights.sum())
 
 

@@ -20,11 +20,11 @@ RIDGES = (0.1, 0.3, 1.0, 3.0)
 # changes of the default that are tried for heads, the most promising first; a budget ends the list
 TRIED: tuple[Mapping[str, Any], ...] = (
     {},
+    {"eps": 0.05},
     {"weight": 3.0},
-    {"eps": 0.1, "teacher_eps": 0.05},
-    {"weight": 0.3},
-    {"renew": 1},
     {"hidden": 256},
+    {"eps": 0.2},
+    {"renew": 0},
 )
 Tick = Callable[[], None]
 
@@ -85,13 +85,13 @@ class Search:
         base, wrong, weights = self._teacher(start, audited=audited)
         examples = replace(self.examples, weights=weights)
         right, scores, tried = weights_of(wrong), {}, {}
-        methods = [start.method] if "method" in self.given else ["cca", "procrustes", "ridge", "plan"]
+        affordable = budget // len(self.folds.unique())
+        methods = [*CLOSED, "plan"] if "method" not in self.given and affordable else [start.method]
         for name in methods:
             if name in CLOSED:
                 ridges = [base.ridge] if name == "cca" or "ridge" in self.given else RIDGES
                 for ridge in ridges[:1] if name == "procrustes" else ridges:
                     tried[f"{name}, ridge {ridge:g}"] = replace(base, method=name, ridge=ridge)
-        affordable = budget // len(self.folds.unique())
         fits = 0
         for name in methods:
             changes = [{k: v for k, v in change.items() if k not in self.given} for change in TRIED]
@@ -103,7 +103,7 @@ class Search:
         for name, settings in tried.items():
             result = crossfit(examples, self.folds, settings, self.seed, self.tick)
             scores[name] = score(result.ranks, right)
-        best = tried[max(scores, key=scores.__getitem__)] if scores else replace(base, method=methods[-1])
+        best = tried[max(scores, key=scores.__getitem__)] if scores else base
         return Choice(best, wrong, weights, scores, fits)
 
     def _teacher(self, start: Settings, *, audited: bool) -> tuple[Settings, Tensor, Tensor]:

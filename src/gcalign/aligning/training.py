@@ -32,14 +32,14 @@ class Settings:
     ridge: float = 1.0  # of the closed form that starts the heads and teaches
     dim: int = 256
     hidden: int = 0  # width of a hidden layer; 0: linear heads
-    eps: float = 0.05  # of InfoNCE and of the student's plan
-    teacher_eps: float = 0.02
+    eps: float = 0.1  # of InfoNCE and of the student's plan
+    sharpen: float = 5.0  # ε / the ε of the teacher's plan
     weight: float = 1.0  # of the loss on unpaired items
     relax: float = math.inf  # λ of the marginals of the student's plan
-    renew: int = 0  # how often the student becomes the teacher
-    steps: int = 300
-    batch: int = 256
-    lr: float = 1e-3
+    renew: int = 1  # how often the student becomes the teacher
+    steps: int = 100
+    batch: int = 512
+    lr: float = 3e-3
 
     @property
     def closed(self) -> str:
@@ -125,7 +125,7 @@ def plan_loss(settings: Settings) -> Alignment:
         Cosine(settings.eps),
         (Rows(settings.relax), Columns(settings.relax)),
         KL(),
-        target=Teacher(settings.teacher_eps, iterations=PLAN_ITERATIONS, tol=PLAN_TOL),
+        target=Teacher(settings.eps / settings.sharpen, iterations=PLAN_ITERATIONS, tol=PLAN_TOL),
         iterations=PLAN_ITERATIONS,
         tol=PLAN_TOL,
     )
