@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gcalign.aligning.closed import CLOSED
 from gcalign.aligning.fitting import fitted
-from gcalign.aligning.heads import Head
+from gcalign.aligning.heads import SideHead
 from gcalign.aligning.inputs import Items
 from gcalign.aligning.report import AlignmentReport
 from gcalign.aligning.retrieval import nearest, ranks
@@ -68,7 +68,7 @@ def align(a: Any, b: Any, pairs: Any = None, **options: Any) -> Aligner:
 
 
 class Aligner:
-    """Heads for two frozen spaces; `gcalign.align` makes and fits one.
+    """Heads for two frozen spaces: z = normalise(W(x − mean)) on each side. `gcalign.align` makes and fits one.
 
     It is a scikit-learn estimator too: `fit(X, y)` takes both sides, row i with row i, `transform(X)` embeds the first,
     and `score(X, y)` is the share of rows whose partner is nearest, so it works in pipelines and in `GridSearchCV`.
@@ -228,12 +228,9 @@ class Aligner:
             for name, value in head.state_dict().items()
         }
         _write(path / WEIGHTS, save(tensors))
-        _write(path / ABOUT, json.dumps(self.about(), indent=1, ensure_ascii=False, allow_nan=False).encode())
+        about = _finite({"kind": "aligner", "options": self.get_params(), "report": self.report.as_dict()})
+        _write(path / ABOUT, json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False).encode())
         return path
-
-    def about(self) -> dict[str, Any]:
-        """Options and report as plain values, for JSON."""
-        return {"kind": "aligner", **_finite({"options": self.get_params(), "report": self.report.as_dict()})}
 
     @staticmethod
     def load(folder: str | Path) -> Aligner:
@@ -301,11 +298,11 @@ class Aligner:
         return f"Aligner({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
 
 
-def _head(tensors: dict[str, Tensor], side: str) -> Head:
+def _head(tensors: dict[str, Tensor], side: str) -> SideHead:
     """The head of a side from its tensors, whose shapes must fit each other."""
     own = {name.removeprefix(f"{side}."): value for name, value in tensors.items() if name.startswith(f"{side}.")}
     hidden = own["inner"].shape[1] if "inner" in own else 0
-    head = Head(torch.zeros_like(own["mean"]), torch.zeros_like(own["weight"]), hidden)
+    head = SideHead(torch.zeros_like(own["mean"]), torch.zeros_like(own["weight"]), hidden)
     head.load_state_dict(own)
     return head.eval().requires_grad_(False)
 

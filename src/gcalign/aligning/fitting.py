@@ -16,7 +16,7 @@ from gcalign.aligning.doubts import LEAST_AUDITED, probabilities, weights_of
 from gcalign.aligning.inputs import Items, checked_pairs, folds_of, groups_of
 from gcalign.aligning.report import AlignmentReport
 from gcalign.aligning.retrieval import Recall, recall
-from gcalign.aligning.search import DISTRACTORS, FOLDS, Choice, Search, Tick, held_out_ranks
+from gcalign.aligning.search import DISTRACTORS, FOLDS, Choice, CrossValidation, Tick, held_out_ranks
 from gcalign.aligning.training import Examples, Heads, Settings, fit
 
 MOST_PAIRS = 50_000  # more are sampled
@@ -74,7 +74,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """Heads, how they were made, and what they are worth."""
 
     heads: Heads
@@ -84,8 +84,8 @@ class Fitted:
 
 def fitted(
     a: Any, b: Any, pairs: Any, given: Mapping[str, Any], *, budget: int, audited: bool, seed: int, progress: bool
-) -> Fitted:
-    """Search settings on a part of the pairs, measure them on the rest, and fit heads to all pairs."""
+) -> FitResult:
+    """CrossValidation settings on a part of the pairs, measure them on the rest, and fit heads to all pairs."""
     generator = torch.Generator().manual_seed(seed)
     inputs = Inputs.of(a, b, pairs, generator)
     examples, n = inputs.examples, len(inputs.pairs)
@@ -104,7 +104,7 @@ def fitted(
             bar.update(task, description=name)
 
         training = examples.take(seen)
-        choice = Search(training, folds, given, seed, tick).run(budget, audited=audited)
+        choice = CrossValidation(training, folds, given, seed, tick).run(budget, audited=audited)
         training = replace(training, weights=choice.weights)
         under("measure")
         retrieval, curve = _measured(examples, training, test, choice, seed, tick)
@@ -128,7 +128,7 @@ def fitted(
         fits=choice.fits,
         notes=tuple(inputs.notes),
     )
-    return Fitted(heads, choice.settings, report)
+    return FitResult(heads, choice.settings, report)
 
 
 def _measured(

@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, normalize
 HEADS = ("linear", "mlp")
 
 
-class Head(nn.Module):
+class SideHead(nn.Module):
     """z = normalise(W(x − mean)), and for a hidden layer + V gelu(U(x − mean)), which starts at zero."""
 
     mean: Tensor

@@ -70,7 +70,7 @@ class Choice:
 
 
 @dataclass
-class Search:
+class CrossValidation:
     """Cross-validation of one set of pairs. Scores are mean reciprocal ranks of pairs that are probably right."""
 
     examples: Examples

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcalign.aligning.closed import CLOSED, Moments, closed_form
-from gcalign.aligning.heads import Head
+from gcalign.aligning.heads import SideHead
 from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Rows
 from gcalign.divergences import KL
@@ -19,7 +19,7 @@ from gcalign.kernels import Cosine
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Teacher
 
-Heads = tuple[Head, Head]
+Heads = tuple[SideHead, SideHead]
 PLAN_ITERATIONS, PLAN_TOL = 50, 1e-3  # of the plans of a batch; more change the heads by nothing that can be measured
 
 
@@ -81,7 +81,7 @@ def fit(examples: Examples, settings: Settings, seed: int, tick: Callable[[], No
         for mean, m, x in zip(examples.means(), maps, (examples.x, examples.y), strict=True)
     ]
     hidden = 0 if settings.method in CLOSED else settings.hidden
-    a, b = (Head(mean, start, hidden, generator) for mean, start in starts)
+    a, b = (SideHead(mean, start, hidden, generator) for mean, start in starts)
     if settings.method not in CLOSED:
         _train((a, b), examples, settings, generator, tick)
     return a.eval().requires_grad_(False), b.eval().requires_grad_(False)

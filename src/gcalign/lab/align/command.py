@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 import os
 import shlex
 import shutil
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from gcalign.aligning.aligner import Aligner
+from gcalign.aligning.aligner import ABOUT, Aligner
 from gcalign.lab import files
 from gcalign.lab.align import inputs
-from gcalign.lab.align.page import Shown, rendered
+from gcalign.lab.align.page import ShownItems, rendered
 from gcalign.lab.audit.inputs import items
 from gcalign.lab.commands import output
 from gcalign.lab.terminal import console, fitting
@@ -33,7 +34,7 @@ def align(args: argparse.Namespace) -> None:
     if folder.exists():
         raise ValueError(f"-o {args.output} exists; an alignment is a new folder: choose another name, or remove it")
     (a, texts_a), (b, texts_b) = inputs.side(args.a), inputs.side(args.b)
-    shown = Shown(
+    shown = ShownItems(
         items(args.show_a, len(a)) if args.show_a else texts_a,
         items(args.show_b, len(b)) if args.show_b else texts_b,
     )
@@ -63,7 +64,7 @@ def align(args: argparse.Namespace) -> None:
     written = [str(folder / name) for name in sorted(os.listdir(folder))]
 
     def content() -> dict[str, Any]:
-        return {"report": aligner.about()["report"], "written": written}
+        return {"report": json.loads((folder / ABOUT).read_text("utf-8"))["report"], "written": written}
 
     output(content, args.json, lambda: _show(aligner, written))
 

@@ -19,7 +19,7 @@ BLOCK = 65_536  # rows of B that are compared at once
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownItems:
     """What the items of each side look like, where that is known."""
 
     a: Sequence[Any] | None
@@ -27,7 +27,7 @@ class Shown:
 
 
 def rendered(
-    aligner: Aligner, embedded: Sequence[Any], shown: Shown, title: str, examples: int, commands: Sequence[str]
+    aligner: Aligner, embedded: Sequence[Any], shown: ShownItems, title: str, examples: int, commands: Sequence[str]
 ) -> str:
     """The page as one string; texts are escaped, images are decoded here."""
     a, b = embedded
