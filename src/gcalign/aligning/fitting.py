@@ -85,7 +85,7 @@ class FitResult:
 def fitted(
     a: Any, b: Any, pairs: Any, given: Mapping[str, Any], *, budget: int, audited: bool, seed: int, progress: bool
 ) -> FitResult:
-    """CrossValidation settings on a part of the pairs, measure them on the rest, and fit heads to all pairs."""
+    """Search settings on a part of the pairs, measure them on the rest, and fit heads to all pairs."""
     generator = torch.Generator().manual_seed(seed)
     inputs = Inputs.of(a, b, pairs, generator)
     examples, n = inputs.examples, len(inputs.pairs)
