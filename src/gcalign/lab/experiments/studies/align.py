@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.drawing import DOUBLE, Look, letter, page, part
 from gcalign.lab.experiments.engine.experiment import Computing, Experiment, value_of
-from gcalign.lab.experiments.engine.records import Record, by_seed, having, values
+from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having, values
 from gcalign.lab.experiments.engine.statistics import estimates
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
                     drawn += 1
             axes.set_xscale("log")
             letter(axes, k, title, xlabel="pairs", ylabel="R@1 (%)" if k == 0 else "")
-        drawing.check_any(range(drawn), NAME, "R@1")
+        check_any(range(drawn), NAME, "R@1")
         handles, names = made.figure.axes[0].get_legend_handles_labels()
         made.figure.legend(handles, names, loc="outside upper center", ncols=6)
         made.caption(records, "Held-out pairs, mean of both ways.", spread=drawing.INTERVAL)
