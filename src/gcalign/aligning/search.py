@@ -81,30 +81,31 @@ class CrossValidation:
 
     def run(self, budget: int, *, audited: bool) -> Choice:
         """The best settings; at most `budget` heads are trained."""
-        start = Settings(**self.given)
-        base, wrong, weights = self._teacher(start, audited=audited)
-        examples = replace(self.examples, weights=weights)
-        right, scores, tried = weights_of(wrong), {}, {}
-        affordable = budget // len(self.folds.unique())
-        methods = [*CLOSED, "plan"] if "method" not in self.given and affordable else [start.method]
-        for name in methods:
-            if name in CLOSED:
-                ridges = [base.ridge] if name == "cca" or "ridge" in self.given else RIDGES
-                for ridge in ridges[:1] if name == "procrustes" else ridges:
-                    tried[f"{name}, ridge {ridge:g}"] = replace(base, method=name, ridge=ridge)
-        fits = 0
-        for name in methods:
-            changes = [{k: v for k, v in change.items() if k not in self.given} for change in TRIED]
-            changes = [change for k, change in enumerate(changes) if change not in changes[:k]]
-            for change in () if name in CLOSED else changes[:affordable]:
-                words = ", ".join(f"{k} {v:g}" for k, v in change.items()) or "default"
-                tried[f"{name}, {words}"] = replace(base, method=name, **change)
-                fits += len(self.folds.unique())
-        for name, settings in tried.items():
-            result = crossfit(examples, self.folds, settings, self.seed, self.tick)
-            scores[name] = score(result.ranks, right)
-        best = tried[max(scores, key=scores.__getitem__)] if scores else base
-        return Choice(best, wrong, weights, scores, fits)
+        base, wrong, weights = self._teacher(Settings(**self.given), audited=audited)
+        examples, right, number = replace(self.examples, weights=weights), weights_of(wrong), len(self.folds.unique())
+        candidates = self._candidates(base, budget // number)
+        scores = {}
+        for name, settings in candidates.items():
+            shorter = replace(settings, steps=max(1, settings.steps // 2))  # enough to tell settings apart
+            scores[name] = score(crossfit(examples, self.folds, shorter, self.seed, self.tick).ranks, right)
+        best = max(scores, key=scores.__getitem__, default=None)
+        fits = number * sum(each.method not in CLOSED for each in candidates.values())
+        return Choice(base if best is None else candidates[best], wrong, weights, scores, fits)
+
+    def _candidates(self, base: Settings, affordable: int) -> dict[str, Settings]:
+        """Settings to compare, by what they are called: none if no heads may be trained, which takes the default."""
+        if not affordable:
+            return {}
+        result = {}
+        for name in [base.method] if "method" in self.given else [*CLOSED, "plan"]:
+            changes: list[dict[str, Any]] = [{}]  # the ridge of CCA is known
+            if name == "ridge":
+                changes = [{"ridge": ridge} for ridge in RIDGES]
+            for change in changes if name in CLOSED else TRIED[:affordable]:
+                free = {key: value for key, value in change.items() if key not in self.given}
+                words = ", ".join([name, *(f"{key} {value:g}" for key, value in free.items())])
+                result[words] = replace(base, method=name, **free)
+        return result
 
     def _teacher(self, start: Settings, *, audited: bool) -> tuple[Settings, Tensor, Tensor]:
         """The ridge of the closed form that teaches, which pairs look wrong, and whether weights against them help."""
