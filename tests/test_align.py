@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -298,6 +300,27 @@ def test_a_memory_mapped_file_gives_what_its_array_gives(tmp_path):
     np.save(tmp_path / "a.npy", a)
     mapped = gcalign.align(np.load(tmp_path / "a.npy", mmap_mode="r"), b, first(60).numpy(), **FAST)
     assert np.array_equal(mapped.embed_a(a), gcalign.align(a, b, first(60).numpy(), **FAST).embed_a(a))
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_unpaired_items(tmp_path):
+    to = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (800_000, 128))
+    for start in range(0, len(to), 50_000):
+        to[start : start + 50_000] = np.random.default_rng(start).normal(size=(50_000, 128))
+    del to
+    code = """
+import resource, sys
+import numpy as np, torch, gcalign
+torch.set_num_threads(1)
+a = np.load("a.npy", mmap_mode="r")[: int(sys.argv[1])]
+gcalign.align(a, a, [[k, k] for k in range(100)], budget=0, steps=5)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    peaks = [
+        int(subprocess.run([sys.executable, "-c", code, n], cwd=tmp_path, capture_output=True, check=True).stdout)
+        for n in ("20200", "800000")
+    ]
+    assert peaks[1] < peaks[0] + 100_000  # KB; the file has 400,000
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 LEAST_PAIRS = 5
 CHECKED = 1 << 22  # numbers that are read together
+GATHERED = 1 << 10  # single rows of a mapped file: each brings its neighbours into memory
 
 
 class Items:
@@ -40,20 +41,30 @@ class Items:
         if isinstance(self.values, Tensor):
             return self.values[which].detach().cpu().float()
         if isinstance(which, Tensor):
-            which = which.numpy()
+            numbers = torch.empty(len(which), self.dim)  # filled in place: parts that are kept would split the heap
+            for start in range(0, len(which), GATHERED):
+                numbers[start : start + GATHERED] = self._numbers(which[start : start + GATHERED].numpy())
+            return numbers
+        return self._numbers(which)
+
+    def _numbers(self, which: Any) -> Tensor:
+        """Rows of an array; the pages of a mapped file are given back at once."""
         # numpy converts numbers that torch cannot hold, such as those of another byte order
-        return torch.tensor(self.values[which].astype("float32"))  # a copy: arrays on disk are read-only
+        numbers = torch.tensor(self.values[which].astype("float32"))  # a copy: arrays on disk are read-only
+        pages = getattr(self.values, "_mmap", None)
+        if isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            pages.madvise(mmap.MADV_DONTNEED)
+        return numbers
 
     def blocks(self) -> Any:
-        """(start, unit rows) over all rows; the pages of a mapped file are given back as it goes."""
+        """(start, unit rows) over all rows."""
         step = max(1, CHECKED // self.dim)
         for start in range(0, self.n, step):
             yield start, self.rows(slice(start, start + step))
-            self._release()
 
     def empty_rows(self) -> Tensor:  # indices
         """The rows that are all zero. Rows that are not finite are refused."""
-        empty = []
+        empty = torch.zeros(self.n, dtype=torch.bool)
         step = max(1, CHECKED // self.dim)
         for start in range(0, self.n, step):
             part = self._read(slice(start, start + step))
@@ -64,15 +75,8 @@ class Items:
                     f"rows of {start} to {start + len(part) - 1}); every embedding must be finite: embed these items "
                     "again, or leave them out"
                 )
-            empty.append(start + (~part.any(1)).nonzero().flatten())
-            self._release()
-        return torch.cat(empty)
-
-    def _release(self) -> None:
-        """Give the pages of a mapped file back to the system, which reads them again if they are needed."""
-        pages = getattr(self.values, "_mmap", None)
-        if isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            pages.madvise(mmap.MADV_DONTNEED)
+            empty[start : start + len(part)] = ~part.any(1)
+        return empty.nonzero().flatten()
 
 
 def checked_pairs(pairs: Any, a: Items, b: Items) -> Tensor:  # [P, 2]

@@ -88,13 +88,16 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 def nearest(queries: Tensor, gallery: Iterable[Tensor], k: int) -> tuple[Tensor, Tensor]:  # [Q, k] places, cosines
     """The k nearest of a gallery that is given in parts."""
-    best = queries.new_empty(len(queries), 0)
-    where = torch.empty(len(queries), 0, dtype=torch.long)
-    start = 0
+    best, where, seen = queries.new_empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long), 0
     for part in gallery:
-        near = queries @ part.T
-        places = torch.arange(start, start + len(part)).expand(len(queries), -1)
-        best, which = torch.cat((best, near), 1).topk(min(k, best.shape[1] + len(part)))
-        where = torch.cat((where, places), 1).gather(1, which)
-        start += len(part)
+        kept, places = [], []
+        step = max(1, ENTRIES // len(part))
+        for start in range(0, len(queries), step):
+            rows = slice(start, start + step)
+            near = torch.cat((best[rows], queries[rows] @ part.T), 1)
+            values, which = near.topk(min(k, near.shape[1]))
+            old = torch.cat((where[rows], torch.arange(seen, seen + len(part)).expand(len(values), -1)), 1)
+            kept.append(values)
+            places.append(old.gather(1, which))
+        best, where, seen = torch.cat(kept), torch.cat(places), seen + len(part)
     return where, best
