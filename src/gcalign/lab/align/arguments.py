@@ -21,7 +21,7 @@ def declare(parser: Parser) -> Run:
     add("-o", "--output", required=True, metavar="DIR", help="the folder to write, which must be new")
     add("--method", default="auto", help=f"auto, plan, infonce, cca, procrustes or ridge {default}")
     add("--dim", type=int, default=256, metavar="N", help=f"size of the common space {default}")
-    add("--budget", type=int, default=12, metavar="N", help=f"number of heads that the search may train {default}")
+    add("--budget", type=int, default=6, metavar="N", help=f"number of heads that the search may train {default}")
     relaxed = "how strictly the plan gives every item a partner; use 1 if many have none (default: strictly)"
     add("--relax", type=float, default=math.inf, metavar="λ", help=relaxed)
     add("--no-audit", action="store_true", help="do not look for wrong pairs")

@@ -33,7 +33,7 @@ NAME = "fig-align"
 LANGUAGES = ("nl", "de", "fr", "ru")
 PAIRS = {"tiny": (40, 80), "small": (100, 300, 1000, 3000, 10_000), "paper": (100, 300, 1000, 3000, 10_000)}
 TESTED = {"tiny": 100, "small": 2000, "paper": 2000}
-BUDGET = {"tiny": 3, "small": 12, "paper": 12}
+BUDGET = {"tiny": 3, "small": 6, "paper": 6}
 POOL = {"tiny": 200, "small": 8000, "paper": 20_000}  # unpaired items of each side
 CLOSED = ("procrustes", "ridge", "cca")
 MEASURES = ("R@1", "R@10")
@@ -194,6 +194,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
                     drawing.marks(axes, shown, shown.values(), look.line, look.name, capthick=0.7)
                     drawn += 1
             axes.set_xscale("log")
+            drawing.log_ticks(axes, sorted(values(having(records, **where), "pairs")))
             letter(axes, k, title, xlabel="pairs", ylabel="R@1 (%)" if k == 0 else "")
         check_any(range(drawn), NAME, "R@1")
         handles, names = made.figure.axes[0].get_legend_handles_labels()
