@@ -138,7 +138,7 @@ def _command(name: str, parser: argparse.ArgumentParser, level: int) -> str:
 
 # --- modules --------------------------------------------------------------------------------------------------
 
-WHOLE = ("interop", "auditing", "transport.operators")  # drawn as one box; so is each folder of the lab
+WHOLE = ("interop", "auditing", "aligning", "transport.operators")  # drawn as one box; so is each folder of the lab
 SKIPPED = ("__main__", "__init__", "lab", "transport")
 COLOURS = {"core": ("#E3F0F8", "#0072B2"), "transport": ("#FBEADF", "#D55E00"), "lab": ("#E0F3EC", "#009E73")}
 
@@ -306,7 +306,7 @@ key=value words ── training/config ──▶ Config ── training/samples 
              reproduce, claims, report ◀ experiments/ ◀ results.jsonl of the runs
 ```
 
-`train` in `training/train.py` is the whole of it in one function. Beside this way stand `verify` (the theorems), `bench` (times), `audit` (two files of embeddings) and `report` (pages). `lab/files.py` writes files,
+`train` in `training/train.py` is the whole of it in one function. Beside this way stand `verify` (the theorems), `bench` (times), `audit` and `align` (two files of embeddings) and `report` (pages). `lab/files.py` writes files,
 `lab/limits.py` limits sizes, `lab/pictures.py` opens images, and `lab/outside.py` imports code of the user's own.
 
 ## Which file would you open?

@@ -36,6 +36,7 @@ STOREYS = [
     ("methods",),
     ("functional", "caching", "interop"),
     ("auditing",),
+    ("aligning",),
     ("public",),
     ("__init__",),
     ("lab",),
@@ -47,6 +48,7 @@ STOREYS = [
     ("lab.evaluation", "lab.estimator"),
     ("lab.training",),
     ("lab.audit",),
+    ("lab.align",),
     ("lab.experiments",),
     ("lab.showcase",),
     ("lab.bench", "lab.demo"),
@@ -153,7 +155,7 @@ def test_the_house_names_every_module():
     named = set(re.findall(r"[a-z_]+", text.partition("```text")[2].partition("```")[0]))
     parts = [path.relative_to(PACKAGE).with_suffix("").parts for path in MODULES]
     known = {
-        part[1] if part[0] == "lab" else part[0] if part[0] in ("auditing", "interop") else part[-1]
+        part[1] if part[0] == "lab" else part[0] if part[0] in ("auditing", "aligning", "interop") else part[-1]
         for part in parts
         if len(part) > 1
     }

@@ -185,6 +185,11 @@ command(
     example="gcalign audit images.npy texts.npy -o ranking.csv --html worst.html --feedback weights.npy",
 )(elsewhere)
 command(
+    "align",
+    "map two files of embeddings into one space, from a few pairs and items without a partner",
+    example="gcalign align images.npy texts.npy --pairs pairs.csv -o aligned",
+)(elsewhere)
+command(
     "bench",
     "measure time and memory of losses and solvers, compared with InfoNCE and other installed libraries",
     example="gcalign bench losses --n 4096 --json losses.json",

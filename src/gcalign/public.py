@@ -1,6 +1,7 @@
 """Every public name. `gcalign` imports this module when one of them is first used."""
 
 from gcalign import functional, methods, metrics
+from gcalign.aligning.aligner import Aligner, align
 from gcalign.alignment import Alignment
 from gcalign.auditing.door import audit
 from gcalign.auditing.result import Audit
@@ -25,6 +26,7 @@ from gcalign.transport.support import Full, Pairs, Support
 __all__ = [
     "KL",
     "W1",
+    "Aligner",
     "Alignment",
     "Audit",
     "BlockSums",
@@ -68,6 +70,7 @@ __all__ = [
     "TotalVariation",
     "Uniformity",
     "Weighted",
+    "align",
     "audit",
     "cached_backward",
     "functional",

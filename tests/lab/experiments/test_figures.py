@@ -19,7 +19,7 @@ from gcalign.lab.experiments.engine.experiment import Computing, named
 from gcalign.lab.experiments.engine.records import Record, by_seed, frame, read, write
 from gcalign.lab.experiments.engine.statistics import Estimate
 from gcalign.lab.experiments.paper import fig_prox, fig_ptgt, fig_time, flops
-from gcalign.lab.experiments.studies import cone
+from gcalign.lab.experiments.studies import align, cone
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "simclr", "byol", "iot", "iot-uni", "gca-uot")
 SEEDS = (0, 1, 2)
@@ -156,6 +156,18 @@ def cones(methods=tuple(cone.COMPARED), seeds=SEEDS):
     ]
 
 
+def aligned(methods=tuple(align.LOOKS), seeds=SEEDS):
+    return [
+        record(name, 0.2 + 0.05 * k + 0.001 * n**0.5 + 0.01 * s, s, method=m, data=d, pairs=n, wrong=w, pools=pools)
+        for k, m in enumerate(methods)
+        for d in ("nl", "de")
+        for n in (100, 300)
+        for w, pools in ((0.0, "shared"), (0.3, "shared"), (0.0, "apart"))
+        for s in seeds
+        for name in ("R@1", "R@10")
+    ]
+
+
 def target_plans(seeds=SEEDS, lines=("untrained", "supervised")):
     about = {"batch_size": 128, "domains": 4}
     known = {"method": "gca-ince", "data": "pacs", "beta": 0.0}
@@ -199,6 +211,7 @@ WHOLE = {
     "fig-mismatch": mismatched,
     "fig-mismatch-lambda": relaxed,
     "fig-cone": cones,
+    "fig-align": aligned,
 }
 PARTIAL = {
     "noise without InfoNCE": ("fig-noise", lambda: noise(("gca-uot",), (0,))),

@@ -39,10 +39,10 @@ def rendered(
                 "probability": f"{float(audit.probability[k]):.0%}",
                 "similarity": f"{float(audit.similarity[k]):.3f}",
                 "flagged": bool(audit.flagged[k]),
-                "a": _cell(first, k),
-                "b": _cell(second, k),
+                "a": cell(first, k),
+                "b": cell(second, k),
                 "other": _name(names, other),
-                "other_b": _cell(second, other),
+                "other_b": cell(second, other),
                 "other_similarity": f"{float(audit.other_similarity[k]):.3f}",
             }
         )
@@ -63,7 +63,7 @@ def _name(names: Sequence[str] | None, k: int) -> str:
     return str(k) if names is None else names[k]
 
 
-def _cell(items: Sequence[Any] | None, k: int) -> str | Markup:
+def cell(items: Sequence[Any] | None, k: int) -> str | Markup:
     """A text, which the template escapes, or an image."""
     if items is None:
         return ""

@@ -24,7 +24,7 @@ from gcalign.lab import files
 from gcalign.lab.training.checkpoints import read, save
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.encoder import Encoder, Encoders
-from gcalign.lab.training.load import load, weights_of
+from gcalign.lab.training.load import load_run, weights_of
 from gcalign.lab.training.probe import words
 from gcalign.lab.training.runs import Run
 from gcalign.lab.words import explained, path_of, printable
@@ -61,7 +61,7 @@ def export(overrides: Sequence[str], output: str) -> Path:
     if folder.exists():
         raise ValueError(f"-o {output} exists; an export is a new folder: choose another name, or remove it")
     run = Run.at(given["run"])
-    encoder = _chosen(load(run.path, encoder=given.get("encoder")), given, kind)
+    encoder = _chosen(load_run(run.path, encoder=given.get("encoder")), given, kind)
     config = weights_of(run, tensors=False).config
     inputs = _random(encoder)
     expected = _features(encoder, inputs)

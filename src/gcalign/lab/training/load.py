@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcalign.aligning.aligner import ABOUT, Aligner
 from gcalign.errors import count, one_of
 from gcalign.lab.data.sides import KINDS, Preprocessing
 from gcalign.lab.models import Factory, outside
@@ -20,7 +21,7 @@ from gcalign.lab.training.config import Config
 from gcalign.lab.training.encoder import Encoder, Encoders
 from gcalign.lab.training.module import Tower, encoder_names
 from gcalign.lab.training.runs import Run
-from gcalign.lab.words import explained, quoted
+from gcalign.lab.words import explained, path_of, quoted
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,17 @@ def weights_of(run: Run, *, tensors: bool = True) -> Weights:
         return Weights(file, content, Config.from_dict(about["config"]), [_side(each) for each in about["sides"]])
 
 
-def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
-    """Load what a run trained, in eval mode. `gcalign.load` is this function.
+def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders | Aligner:
+    """Load what a run trained, in eval mode, or an aligner. `gcalign.load` is this function.
 
     Args:
-        run: the folder of a finished run, as `gcalign train` makes it.
+        run: the folder of a finished run, as `gcalign train` makes it, or of a saved `Aligner`.
         encoder: the function that makes the network, or its name `module:function`, for a run with an encoder of your
             own; of a run on pairs, a list with one for each side. A name in the run's files is never imported.
 
     Returns:
         A module: normalised images [B, C, H, W] → features [B, D]. Its `embed` takes PIL images, arrays or paths. Of a
-        run on pairs, such modules by column: `load(run)["name_en"].embed(["red heart"])`.
+        run on pairs, such modules by column: `load(run)["name_en"].embed(["red heart"])`. Of an aligner, the aligner.
 
     Example:
         >>> import gcalign, numpy
@@ -94,6 +95,11 @@ def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
         >>> len(encoder.embed(images))
         2
     """
+    return Aligner.load(path_of(run)) if (path_of(run) / ABOUT).is_file() else load_run(run, encoder=encoder)
+
+
+def load_run(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
+    """The encoder of a run, or one for each of its columns."""
     weights = weights_of(Run.at(run))
     towers = weights.towers(encoder)
     if weights.config.data.paired:
@@ -104,7 +110,7 @@ def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
 
 def load_encoder(run: str | Path, *, encoder: Any = None) -> Encoder:
     """The encoder of a run on images."""
-    loaded = load(run, encoder=encoder)
+    loaded = load_run(run, encoder=encoder)
     if not isinstance(loaded, Encoder):
         raise ValueError(
             f"run={run} has an encoder for each of {', '.join(loaded.columns)}; use gcalign.load(run)[column]"
