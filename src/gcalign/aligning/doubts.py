@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcalign.auditing.pairs import audit
+from gcalign.auditing.pairs import audit_embeddings
 
 LEAST_AUDITED = 20  # pairs of a fold
 TRUSTED = 0.7  # expected AUROC from which the probabilities of an audit are used
@@ -22,7 +22,7 @@ def probabilities(za: Tensor, zb: Tensor, folds: Tensor, seed: int = 0) -> Tenso
         k = (folds == fold).nonzero().flatten()
         if len(k) < LEAST_AUDITED:
             continue
-        result = audit(za[k], zb[k], seed=seed)
+        result = audit_embeddings(za[k], zb[k], seed=seed)
         if result.auroc >= TRUSTED:
             wrong[k] = result.probability.to(wrong)
     return wrong
