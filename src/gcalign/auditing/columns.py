@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcalign.auditing.crossfit import Images, Items, Numbers, Texts
+from gcalign.auditing.crossfit import ImageItems, Items, NumberItems, TextItems
 from gcalign.errors import did_you_mean
 
 SIDE = 32  # pixels of an image
@@ -71,12 +71,12 @@ def is_learnable(side: Any) -> bool:
 def items(side: Any) -> Items:
     """A side as what an encoder can be trained on."""
     if is_matrix(side):
-        return Numbers(side)
+        return NumberItems(side)
     if isinstance(side, Tensor):
-        return Images(side)
+        return ImageItems(side)
     if isinstance(side[0], str):
-        return Texts(side)
-    return Images(torch.stack([_pixels(image) for image in side]))
+        return TextItems(side)
+    return ImageItems(torch.stack([_pixels(image) for image in side]))
 
 
 def _pixels(image: Any) -> Tensor:  # [3, SIDE, SIDE]

@@ -41,8 +41,8 @@ class Items(Protocol):
         """A new encoder, given the items that it will be trained on."""
 
 
-class Texts:
-    """Texts, as the n-grams of their characters."""
+class TextItems:
+    """TextItems, as the n-grams of their characters."""
 
     rate = 0.01
 
@@ -62,7 +62,7 @@ class Texts:
         return nn.EmbeddingBag.from_pretrained(weight, freeze=False, mode="mean")
 
 
-class Numbers:
+class NumberItems:
     """Embeddings of a space of their own [n, D]; memory-mapped arrays stay on disk."""
 
     rate = 0.002
@@ -83,7 +83,7 @@ class Numbers:
         return nn.Sequential(_Standardized(some), nn.Linear(some.shape[1], WIDTH))
 
 
-class Images:
+class ImageItems:
     """Small images [n, 3, H, W], bytes."""
 
     rate = 0.002

@@ -19,7 +19,7 @@ from gcalign.lab import files
 from gcalign.lab.audit import inputs
 from gcalign.lab.audit.inputs import AuditedPairs
 from gcalign.lab.audit.outputs import TABLES, checked, rows, write_table, write_weights
-from gcalign.lab.audit.tables import FORMATS, Columns, write_suggestions
+from gcalign.lab.audit.tables import FORMATS, TableColumns, write_suggestions
 from gcalign.lab.commands import output
 from gcalign.lab.terminal import console, fitting
 from gcalign.lab.words import path_of, printable
@@ -50,7 +50,7 @@ def audit(args: argparse.Namespace) -> None:
         subject = _of_run(args, shown)
     elif len(given) == 3:
         path, first, second = given
-        columns = Columns(path, first, second, args.ids)
+        columns = TableColumns(path, first, second, args.ids)
         subject = columns.pairs()
     else:
         subject = _of_files(args)

@@ -25,7 +25,7 @@ FORMATS = (".csv", ".jsonl", ".parquet")
 SIDE = 32  # pixels of the images that encoders see
 
 
-class Columns:
+class TableColumns:
     """A table of pairs, and the names of the two columns that belong together."""
 
     def __init__(self, path: str, first: str, second: str, ids: str | None = None) -> None:
