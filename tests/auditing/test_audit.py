@@ -420,7 +420,7 @@ def test_shuffled_pairs_come_first_and_are_counted():
     assert found.share == pytest.approx(0.2, abs=0.03)
     assert found.share_at_least <= 0.2 <= found.share_at_most
     assert found.auroc > 0.99
-    assert float(wrong[found.flagged].double().mean()) == pytest.approx(found.precision, abs=0.05)
+    assert float(wrong[found.flagged].double().mean()) == pytest.approx(found.precision, abs=0.1)
     assert float(found.flagged[wrong].double().mean()) > 0.9
     # the right partner of a shuffled item is the next one
     right = found.other[:299] == torch.arange(1, 300)

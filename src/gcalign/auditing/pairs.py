@@ -28,6 +28,7 @@ from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
 LEAST_PAIRS = 10
+LOCAL = 0.25  # weight of the margin beside the plan: what is near counts, if the right partner is missing
 MARGINS = 4096  # pairs among which the nearest others are looked for
 WIDER = 3.0  # a second plan has so many times ε: errors of true pairs have heavy tails
 CONCENTRATED = 0.4  # mass on the best partner from which the plan can tell neighbours apart
@@ -132,7 +133,8 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
     fit: Fit
     fit, other = plans[0]
     settings: dict[str, Any] = {"eps": options.eps, **work}
-    own = fit.of(paired.pairs)
+    margin = margins(a, b, min(n, MARGINS), generator)
+    own = fit.of(paired.pairs) + LOCAL * margin / options.eps
     exchanged, inside = _exchanged(paired, [p for p, _ in plans], other)
     if options.score != "plan":
         label = f"{options.score}, all pairs" if options.progress else None
@@ -142,7 +144,7 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         own = fit.of(paired.pairs)
     suspicion = (-own).cpu()
     right = 1 - paired.random
-    apart, outliers = outlying(margins(a, b, min(n, MARGINS), generator))
+    apart, outliers = outlying(margin)
     raw = torch.maximum(paired.random + right * exchanged, outliers)
     sure = paired.share + float((right * exchanged * (exchanged > SURE)).mean())
     least = max(sure, float((outliers * (outliers >= CUT)).mean()) / 2)  # half: right pairs may be odd, too

@@ -26,7 +26,8 @@ class Audit:
     `pandas.DataFrame(audit.table())` is the ranking.
 
     Attributes:
-        suspicion: how badly each pair fits [n]; higher is worse. For the plan it is −log P_ii, where row i sums to 1.
+        suspicion: how badly each pair fits [n]; higher is worse. For the plan it is −½ log P(b|a) P(a|b), less a
+            quarter of its margin over ε.
         similarity: cosine of each pair [n].
         other: for each a_i the other b_j that fits best [n], an index of a pair.
         other_similarity: its cosine with a_i [n].
