@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 import gcalign
-from gcalign.auditing import texts
-from gcalign.auditing.texts import bags, embed_texts, groups, split
+from gcalign.auditing import crossfit, texts
+from gcalign.auditing.texts import bags, groups, split
 
 
 def test_bags_hold_the_n_grams_of_each_text_alone():
@@ -30,26 +30,26 @@ def test_pairs_that_share_a_text_are_in_one_fold():
 
 
 def test_no_encoder_has_seen_what_it_embeds(monkeypatch):
-    seen = []
-    train = texts.train
-    monkeypatch.setattr(texts, "train", lambda a, b, members, **o: seen.append(members) or train(a, b, members, **o))
+    members = []
+    train = crossfit._trained
+    monkeypatch.setattr(
+        crossfit, "_trained", lambda a, b, some, *more: members.append(some) or train(a, b, some, *more)
+    )
+    monkeypatch.setattr(crossfit, "STEPS", 2)
     words = [f"word {k} {k * 7 % 11}" for k in range(60)]
-    _, _, fold = embed_texts(words, words[::-1], width=8, epochs=1, batch=16)
-    assert len(seen) == 3
-    for k, members in enumerate(seen):
-        assert not (fold[members] == k).any()
+    fold = crossfit.folds_of(words, words[::-1])
+    crossfit.crossfitted(crossfit.TextItems(words), crossfit.TextItems(words[::-1]), fold)
+    assert len(members) == 3
+    for k, some in enumerate(members):
+        assert not (fold[some] == k).any()
 
 
-def test_wrong_translations_are_found_with_what_is_learnt_from_the_others():
+def test_images_and_numbers_are_learnt_too():
     generator = torch.Generator().manual_seed(0)
-    english = ["red", "blue", "green", "small", "large", "old", "open", "close", "fast", "slow", "house", "tree"]
-    other = {word: "".join(chr(ord("a") + (ord(c) * 7 + 3) % 26) for c in word) for word in english}
-    draw = torch.randint(len(english), (1500, 5), generator=generator).tolist()
-    first = [" ".join(english[k] for k in row) for row in draw]
-    second = [" ".join(other[english[k]] for k in row) for row in draw]
-    second[:150] = second[1:150] + second[:1]
-    a, b, fold = embed_texts(first, second, width=32, batch=128)
-    found = gcalign.audit(a, b, folds=fold)
-    wrong = torch.arange(1500) < 150
-    assert float(wrong[found.ranking[:150]].double().mean()) > 0.9
-    assert found.share_at_least <= 0.1 <= found.share_at_most
+    colour = torch.randint(256, (300, 3), generator=generator)
+    pixels = colour[:, :, None, None].expand(-1, -1, 16, 16).to(torch.uint8)
+    numbers = colour.float() @ torch.randn(3, 10, generator=generator)
+    numbers[:30] = numbers[:30].roll(1, 0)
+    found = gcalign.audit(pixels, numbers)
+    wrong = torch.arange(300) < 30
+    assert float((found.suspicion[wrong][:, None] > found.suspicion[~wrong]).double().mean()) > 0.8
