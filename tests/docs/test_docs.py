@@ -217,7 +217,7 @@ def test_a_command_that_is_not_run_here_can_be_run_dry(words, tmp_path, monkeypa
     assert sorted(tmp_path.rglob("*")) == made
 
 
-@pytest.mark.parametrize("table", ["table-audit-brief", "table-feedback"])
+@pytest.mark.parametrize("table", ["table-mistakes-brief", "table-mistakes-shares"])
 def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table):
     drawn = (DOCS / "results" / "small" / f"{table}.md").read_text()
     rows = [line for line in drawn.splitlines() if line.startswith("|")]

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcalign.lab.experiments.engine.experiment import Computing, Experiment, value_of
 from gcalign.lab.experiments.engine.records import Record, check_any
-from gcalign.lab.experiments.engine.tables import Sheet
+from gcalign.lab.experiments.engine.tables import Cell, Sheet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -265,26 +265,30 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
         "AP best other",
         "lead of the plan over the best",
     ]
-    rows = []
+    rows, brief = [], []
     for wrong in (*SEVERITIES, SHUFFLED):
-        mine = known[known["wrong"] == wrong]
+        mine, every = known[known["wrong"] == wrong], []
         means = mine.groupby(["language", "score"], sort=False)[["value", "average_precision"]].mean()
         for language in dict.fromkeys(mine["language"]):
             others = mine[mine["language"] != language]
-            basis = others if len(others) else mine
-            by = basis.groupby("score")["value"].mean()
+            by = (others if len(others) else mine).groupby("score")["value"].mean()
             picked = {f: by[[s for s in by.index if s.partition(",")[0] == f]].idxmax() for f in families}
             at = {name: means.loc[(language, score)] for name, score in {"plan": "plan", **picked}.items()}
-            auroc = {name: round(float(row["value"]), 3) for name, row in at.items()}
+            auroc = {name: float(row["value"]) for name, row in at.items()}
             best = max(families, key=lambda f: auroc[f])
             leads = mine[(mine["language"] == language) & (mine["score"] == picked[best])]["lead"]
             low, high = (sum(lead[side] for lead in leads) / len(leads) for side in (0, 1))
-            top = max(auroc.values())
+            precisions = [float(at[f]["average_precision"]) for f in ("plan", *families)]
+            every.append([*auroc.values(), precisions[0], max(precisions[1:])])
             rows.append([
-                wrong, language, *((f"{x:.3f}", "best" if x == top else "") for x in auroc.values()),
-                f"{at['plan']['average_precision']:.3f}", f"{max(at[f]['average_precision'] for f in families):.3f}",
+                wrong, language, *_ranked(auroc.values()), f"{precisions[0]:.3f}", f"{max(precisions[1:]):.3f}",
                 f"{auroc['plan'] - auroc[best]:+.3f} [{low:+.3f}, {high:+.3f}]",
             ])  # fmt: skip
+        if every:
+            mean = [sum(column) / len(every) for column in zip(*every, strict=True)]
+            first = sum(row[0] >= max(row[1 : 1 + len(families)]) for row in every)
+            cells = [*_ranked(mean[: 1 + len(families)]), *(f"{x:.3f}" for x in mean[1 + len(families) :])]
+            brief.append([wrong, *cells, f"{first} of {len(every)}"])
     wins = sum(isinstance(row[2], tuple) and row[2][1] == "best" for row in rows)
     seeds = scores["seed"].nunique()
     notes = [
@@ -293,7 +297,15 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
         "plan has its own ε, chosen without labels. Its lead is that over the best rival; in brackets the middle 95 % "
         "of it if packages are drawn again, mean over seeds.",
     ]
-    return [*Sheet(NAME, header, rows, notes).write(folder), *_shares(records, folder)]
+    short = ["wrong pairs", "plan", *families, "AP plan", "AP best other", "languages in which the plan is best"]
+    sheets = (Sheet(NAME, header, rows, notes), Sheet(f"{NAME}-brief", short, brief, notes))
+    return [path for sheet in sheets for path in sheet.write(folder)] + _shares(records, folder)
+
+
+def _ranked(values: Iterable[float]) -> list[Cell]:
+    """Numbers with three digits, the largest marked."""
+    rounded = [f"{value:.3f}" for value in values]
+    return [(text, "best" if text == max(rounded) else "") for text in rounded]
 
 
 def _shares(records: pd.DataFrame, folder: Path) -> list[Path]:
