@@ -24,7 +24,7 @@ FLAT = 0.3  # a p-value above which no pair is right, as the estimate of the sha
 FEW = 3.0  # pairs; fewer are an accident
 BINS = 200  # of the density of p-values
 EVIDENCE = (5.0, 0.01)  # gain of the likelihood that exchanges with neighbours must have: in all, and per pair
-ODD = 0.015  # share of right pairs that fit worse than others all the same, beyond what the other half shows
+ODD = 0.03  # share of right pairs that fit worse than others all the same, beyond what the other half shows
 GRID, BIN = 200, 25  # points where the density of margins is computed; margins of a bin
 SURE = 0.9  # probability from which an exchange counts for the lower end of the share
 
