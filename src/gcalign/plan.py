@@ -63,6 +63,8 @@ class Plan:
         on_target, log_rows, log_columns, terms, a, b, eps = vectors
         mu, nu = problem.masses()
         hard = problem.rows is not None and isinstance(problem.rows.penalty, Hard)
+        hard = hard and (problem.columns is None or isinstance(problem.columns.penalty, Hard))
+        hard = hard and problem.feasible and problem.follows
         if hard and problem.kernel.shape[1] - problem.kernel.exclude_self == 1 and isinstance(problem.support, Pairs):
             # the plan is μ: one column leaves nothing to solve, so its value is exact, not rounded
             on_target = _with_value(on_target, problem.support.along_rows(mu.log()))

@@ -25,6 +25,7 @@ FEW = 3.0  # pairs; fewer are an accident
 BINS = 200  # of the density of p-values
 EVIDENCE = (5.0, 0.01)  # gain of the likelihood that exchanges with neighbours must have: in all, and per pair
 ODD = 0.03  # share of right pairs that fit worse than others all the same, beyond what the other half shows
+SUSPECTED = 0.6  # probability of such a pair, at most: nothing shows how odd right pairs are
 GRID, BIN = 200, 25  # points where the density of margins is computed; margins of a bin
 SURE = 0.9  # probability from which an exchange counts for the lower end of the share
 
@@ -100,7 +101,7 @@ def outlying(margin: Tensor) -> tuple[float, Tensor]:
     kept = ((expected + expected.sqrt() + 0.5) / counts + ODD * right * n / worse).clamp(max=1)
     wrong = m.new_tensor(_decreasing((1 - kept).tolist(), counts.tolist()))
     where = (torch.searchsorted(edges, m) - 1).clamp(0, len(edges) - 2)
-    return 1 - right, torch.where(m < 0, wrong[where], 0).to(margin.dtype)
+    return 1 - right, torch.where(m < 0, wrong[where].clamp(max=SUSPECTED), 0).to(margin.dtype)
 
 
 def monotone(probability: Tensor, suspicion: Tensor) -> Tensor:
