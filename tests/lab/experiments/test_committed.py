@@ -50,7 +50,7 @@ def test_the_whole_command_changes_no_byte_without_runs_and_data(name, tmp_path,
 def test_every_drawing_has_its_result_file():
     names = {path.stem for path in FILES}
     assert names <= set(experiment.names())
-    parts = ("", "-plane", "-brief")  # some have two
+    parts = ("", "-plane", "-brief", "-shares")  # some have several
     for path in SMALL.iterdir():
         assert path.stem.startswith("search") or any(path.stem == name + part for name in names for part in parts)
 
