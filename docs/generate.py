@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,109 @@ def _command(name: str, parser: argparse.ArgumentParser, level: int) -> str:
     if rows:
         text += _table(("argument", "meaning"), rows) + "\n\n"
     return text + (f"```text\n{epilog}\n```\n\n" if epilog else "")
+
+
+# --- studies --------------------------------------------------------------------------------------------------
+
+RESULTS = HERE / "results"
+RULES = """Each study asks one question. The studies with a plan were planned before their runs, and no plan was changed after its own test results had been seen; all changes are listed, with the reason. Question, plan, code and claims of a study are one file in `src/gcalign/lab/experiments/studies/`, from which its page is made.
+
+All studies are **small-scale**: a small encoder, few images, two CPU cores. They say how methods compare in this setting, not at the paper's scale. Seeds change weights, batches and views, not the training and test images; so intervals do not cover other images.
+
+Rules for all planned experiments:
+
+* **Pairing.** With the same seed, all methods start from the same weights and see the same batches and views. So differences are paired by seed. A result file records the commit of the code that made it. If a command stops, the same command continues; finished jobs are read from the result file.
+* **Settings (E0).** Nine settings are tried for each method, in two stages. First, five values of the temperature ε (0.025 to 0.5). Then, with the best of them, four more: for GCA-UOT four values of λ (0.05 to 2), for RINCE four values of q (0.05 to 0.9), and for methods without another option four values around the best ε. Each setting is trained with seeds 100, 101 and 102, for fewer epochs than in the experiment. Its score is the linear accuracy on held-out training images, the mean of five splits and three seeds. No test image is loaded. `gcalign reproduce NAME` does this search first, and writes `search-….jsonl`.
+* **An answer** is a 95 % interval of the mean paired difference, by Student's t. If several comparisons belong together (a *family*), they are corrected by Holm's method. "Held" means: after the correction, the interval is on the claimed side. "Failed" means: it is on the other side. Everything else is "not shown". The printed intervals hold together for a family (Bonferroni). This was changed when E1 to E5 were known; before, each held alone, and only p was corrected. Holm's p decides, so a difference can be held while its interval includes zero.
+* **The primary measure** is named for each experiment. Other measures are secondary.
+
+In all studies GCA-UOT is the Fenchel–Young form, not the [published code's loss](../choose.md#gca-uot-and-the-published-code)."""
+
+
+def studies() -> dict[str, str]:
+    """A page for each module of our own experiments: its docstring, its tables and its verdicts; and their list."""
+    import importlib
+    import pkgutil
+
+    from gcalign.lab.experiments import studies as package
+    from gcalign.lab.experiments.engine import claims
+
+    results = claims.Results.read(RESULTS, "small")
+    judged, pages, rows = claims.judged(results), {}, []
+    modules = [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
+    modules = [module for module in modules if hasattr(module, "EXPERIMENTS")]
+    for module in sorted(modules, key=lambda module: (module.__doc__ or "").replace("E10", "E91")):
+        title, _, text = (module.__doc__ or "").partition("\n\n")
+        name = module.__name__.rpartition(".")[2].replace("_", "-")
+        answer = " ".join(text.partition("\n\n")[0].split())
+        rows.append((f"[{title.rstrip('.')}]({name}.md)", answer))
+        pages[f"studies/{name}.md"] = _study(module, title, text, results, judged)
+    rows.append(
+        (
+            "[The paper's tables and figures](paper-small.md)",
+            "Repeated with 5000 images: what held, what failed, and what these runs cannot judge.",
+        )
+    )
+    pages["studies/index.md"] = f"# Studies\n\n{NOTE}{RULES}\n\n{_table(('question', 'answer'), rows)}\n"
+    return pages
+
+
+def _study(module: Any, title: str, text: str, results: Any, judged: list[Any]) -> str:
+    from gcalign.lab.experiments.engine import ledger
+
+    labels = {claim.label for experiment in module.EXPERIMENTS for claim in experiment.claims()}
+    own = [j for j in judged if j.claim.label in labels and j.family.kind == "planned"]
+    names = " and ".join(f"`{experiment.name}`" for experiment in module.EXPERIMENTS)
+    text = re.sub(r"<!-- table ([\w-]+) -->", lambda match: _drawn(match[1], results), text)
+    text = re.sub(
+        r"<!-- means ([\w-]+) (.+?) -->", lambda match: _means(results.frames[match[1]], match[2].split()), text
+    )
+    verdicts = [
+        f"### {family.title}\n\n{ledger.table([j for j in own if j.family == family])}"
+        for family in dict.fromkeys(j.family for j in own)
+    ]
+    parts = [
+        f"# {title.rstrip('.')}",
+        NOTE.strip(),
+        _unwrapped(text),
+        *(["## Verdicts", *verdicts] if verdicts else []),
+    ]
+    return (
+        "\n\n".join([*parts, f"To repeat it: `gcalign reproduce NAME scale=small out=docs/results` for {names}."])
+        + "\n"
+    )
+
+
+def _unwrapped(text: str) -> str:
+    """Paragraphs and items of a docstring on one line each."""
+    return re.sub(r"(?<=[^\n|])\n +(?=\S)|(?<=[^\n|>])\n(?=[^\n|*# <])", " ", text.strip())
+
+
+def _drawn(name: str, results: Any) -> str:
+    """A table of a result file, with the first sentences of its notes."""
+    from gcalign.lab.experiments.engine import experiment
+
+    of = max((frame for frame in results.frames if name.startswith(frame)), key=len)
+    with tempfile.TemporaryDirectory() as folder:
+        experiment.named(of).draw(results.frames[of], Path(folder))
+        lines = (Path(folder) / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    rows = [re.sub(r"\s*\|\s*", "|", line) for line in lines if line.startswith("|")]
+    note = next(line for line in lines[1:] if line and not line.startswith("|"))
+    return "\n".join(rows) + f"\n\n{note}"
+
+
+def _means(frame: Any, measures: list[str]) -> str:
+    """Accuracy in %, mean over the seeds: methods × whatever else varies, for each measure."""
+    from gcalign.lab.paper import NAMES
+
+    varied = next(label for label in ("noise", "setting") if label in frame and frame[label].nunique() > 1)
+    heads = {"knn": "kNN", "linear-fast": "linear"}
+    wanted = frame[frame["measure"].isin(measures)]
+    table = wanted.pivot_table(values="value", index="method", columns=["measure", varied])
+    columns = [(measure, value) for measure in measures for value in sorted(wanted[varied].unique())]
+    head = ("method", *(f"{heads[m]}, {f'{100 * v:.0f} %' if varied == 'noise' else v}" for m, v in columns))
+    rows = [(NAMES[method], *(f"{100 * table.loc[method, c]:.1f}" for c in columns)) for method in table.index]
+    return _table(head, rows)
 
 
 # --- modules --------------------------------------------------------------------------------------------------
@@ -342,8 +447,9 @@ PAGES = {
 
 def write(folder: Path) -> None:
     """Write all of them."""
-    for name, made in PAGES.items():
-        (folder / name).write_text(made(), encoding="utf-8")
+    (folder / "studies").mkdir(exist_ok=True)
+    for name, page in {**{name: made() for name, made in PAGES.items()}, **studies()}.items():
+        (folder / name).write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

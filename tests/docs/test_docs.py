@@ -25,12 +25,14 @@ from PIL import Image
 
 import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Rows, cli, methods
-from gcalign.lab.experiments.engine import launch
+from gcalign.lab.experiments.engine import experiment, launch, records
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "life-of-a-call.md"
-PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
+PAGES = sorted(
+    str(path.relative_to(DOCS).with_suffix("")) for folder in (DOCS, DOCS / "studies") for path in folder.glob("*.md")
+)
 OUTSIDE = ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")
 TEXTS = {**{page: DOCS / f"{page}.md" for page in PAGES}, **{name: ROOT / f"{name}.md" for name in OUTSIDE}}
 # A block runs unless the comment above it says why not:
@@ -218,9 +220,10 @@ def test_a_command_that_is_not_run_here_can_be_run_dry(words, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("table", ["table-mistakes-brief", "table-mistakes-shares"])
-def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table):
-    drawn = (DOCS / "results" / "small" / f"{table}.md").read_text()
-    rows = [line for line in drawn.splitlines() if line.startswith("|")]
+def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table, tmp_path):
+    result = records.frame(records.read(DOCS / "results" / "small" / "table-mistakes.jsonl"))
+    experiment.named("table-mistakes").draw(result, tmp_path)
+    rows = [line for line in (tmp_path / f"{table}.md").read_text().splitlines() if line.startswith("|")]
     assert len(rows) > 4
     assert "\n".join(rows) in (DOCS / "audit.md").read_text()
 
@@ -258,6 +261,14 @@ def test_the_commands_of_a_page_run_in_order_on_a_clean_clone(page, tmp_path):
 def test_a_generated_page_is_what_the_code_gives_now(name):
     made = script("generate").PAGES[name]()
     assert (DOCS / name).read_text(encoding="utf-8") == made, "run: make pages"
+
+
+def test_the_pages_of_studies_are_what_their_files_and_results_give_now():
+    made = script("generate").studies()
+    by_hand = {"studies/paper-small.md"}
+    assert made.keys() | by_hand == {f"studies/{path.name}" for path in (DOCS / "studies").iterdir()}
+    for name, page in made.items():
+        assert (DOCS / name).read_text(encoding="utf-8") == page, f"{name}: run: make pages"
 
 
 def test_the_picture_of_the_modules_has_every_import_or_implies_it():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +27,7 @@ STEPS = {"timm_encoder": 16, "sentences_minilm": 8}
 
 
 def test_every_example_is_tested():
-    assert {path.stem for path in FOLDER.glob("*.py")} == {*NEEDS, "digits"}
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*NEEDS, "digits", "ddp"}
 
 
 @pytest.mark.filterwarnings("ignore")  # those of other libraries
@@ -41,3 +44,14 @@ def test_an_example_learns(name, monkeypatch, capsys, tmp_path):
     assert late < 0.9 * early
     assert re.search(r"(accuracy of 5 nearest neighbours|R@1|MRR among \d+ names) 0\.\d+", capsys.readouterr().out)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_example_on_several_processes_learns(tmp_path):
+    pytest.importorskip("sklearn")
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(FOLDER / "ddp.py")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, last, accuracy = map(float, re.findall(r"\d+\.\d+", done.stdout))
+    assert last < 0.9 * first
+    assert accuracy > 0.9

@@ -106,7 +106,7 @@ def test_best_needs_to_beat_every_other_method():
     unclear = table(ince=NEAR, rince=(0.59, 0.61, 0.60), gca_uot=(0.6, 0.611, 0.62))
     found = verdict("GCA-UOT best", results("table1", unclear))
     assert found.word == "not shown"
-    assert "highest mean in 1 of 1 columns (CIFAR-10); better than every other method in 0" in found.result
+    assert "highest mean in 1 of 1 columns (CIFAR-10); above every other method in 0" in found.result
 
 
 def test_best_fails_only_where_a_loss_stands_among_all_comparisons():
@@ -167,7 +167,6 @@ def test_lower_alignment_is_better():
     label = "alignment GCA-INCE, clean"
     assert verdict(label, measured((0.25, 0.26, 0.271))).word == "held"
     assert verdict(label, measured((0.35, 0.36, 0.371))).word == "failed"
-    assert "mean of 2 settings" in verdict(label, measured((0.25, 0.26, 0.271))).result
     assert verdict("alignment GCA-INCE, corrupted", measured((0.25, 0.26, 0.27))).word == "not measured"
 
 
@@ -191,7 +190,6 @@ def test_at_the_same_eps_a_difference_is_averaged_over_its_values(measure, label
     found = verdict(f"{label} GCA-INCE, same ε", measured(0.05, 0.01))
     assert (found.word, found.n) == (up, 3)
     assert found.result.startswith("+0.030 [" if lower else "+3.03 [")
-    assert found.result.endswith(", mean of 2 values of ε")
     assert verdict(f"{label} GCA-INCE, same ε", measured(-0.05, -0.01)).word == down
     assert verdict(f"{label} GCA-RINCE, same ε", measured(0.05, 0.01)).word == "not measured"
 
@@ -244,7 +242,7 @@ def test_alignment_is_not_judged_where_the_search_chose_different_eps():
     assert verdict(label, measured({"ince": 0.1, "gca-ince": 0.1})).word == "held"
     found = verdict(label, measured({"ince": 0.1, "gca-ince": 0.2}))
     assert (found.word, found.p) == ("not judgeable", None)
-    assert "confounded by ε, 0.2 for GCA-INCE and 0.1 for INCE" in found.result
+    assert "confounded by ε (0.2 against 0.1)" in found.result
 
 
 def test_noise_is_judged_at_its_largest_share():
@@ -256,7 +254,7 @@ def test_noise_is_judged_at_its_largest_share():
     ]
     found = verdict("GCA-RINCE, mismatched pairs", results("fig-noise", values))
     assert found.word == "held"
-    assert "60 % of the pairs" in found.result
+    assert "at 60 %" in found.result
 
 
 def test_methods_of_the_planned_experiment_are_judged_by_it_where_pairs_are_mismatched():
@@ -406,7 +404,7 @@ def test_the_papers_sentences_are_held_against_its_own_tables():
     assert found["SVHN"].word == "failed"
     assert found["rows Δ"].result == "GCA-RINCE, CIFAR-100 (Ex): printed −0.47, the rows give −0.41"
     assert "14 of 16 are gains; 4 have" in found["spread of Δ"].result
-    assert "SimCLR, CIFAR-10: 92.07 ± 0.90, in the appendix 92.16 ± 0.16" in found["standard"].result
+    assert "SimCLR, CIFAR-10 92.07 ± 0.90, appendix 92.16 ± 0.16" in found["standard"].result
 
 
 def columns(**means) -> tuple[Column, ...]:
@@ -537,8 +535,8 @@ def test_the_page_is_the_same_bytes_each_time_and_counts_its_verdicts(folder, ca
         assert cli.main(["claims", str(folder), "--write", str(folder / name)]) == 0
         pages.append((folder / name).read_text())
     assert pages[0] == pages[1]
-    row = "+2.03 [+1.89, +2.18] points; paired [+1.89, +2.18] | small, 3 seeds | 0.00027 → 0.00027 |"
-    assert any(line.startswith("| **held** | ") and row in line for line in pages[0].splitlines())
+    row = "|+2.03 [+1.89, +2.18]|0.00027|"
+    assert any(line.startswith("|**held**|") and row in line for line in pages[0].splitlines())
     ours = sum(c.family.kind == "claimed" for c in every_claim())
     counts = f"1 held, 0 failed, 0 not shown, 0 not judgeable, 0 true by construction, {ours - 1} not measured"
     assert f"**{ours} claims: {counts};" in pages[0]

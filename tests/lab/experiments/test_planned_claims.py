@@ -77,7 +77,7 @@ def mismatch(gain, *args, **about):
 def test_mismatched_pairs_are_judged_at_the_largest_share(label, about, gain, noise, word):
     found = verdict(label, mismatch(gain, noise=noise, **about))
     assert (found.word, found.n) == (word, 8)
-    assert "60 % of the pairs" in found.result
+    assert "at 60 %" in found.result
 
 
 def test_the_paired_test_of_scipy_decides():
@@ -348,11 +348,11 @@ def test_retrieval_is_judged_for_clean_and_for_mismatched_pairs(gain, noise, wor
     assert verdict(clean, retrieval(gain, wanted=range(4))).word == "not measured"
 
 
-def test_planned_comparisons_are_counted_apart_and_have_sections_of_their_own():
+def test_planned_comparisons_are_counted_apart():
     found = claims.judged(extreme({"gca-uot": 0.02}))
     assert f"; {len(PLANNED)} comparisons of our plan: 1 held, 2 not shown," in ledger.summary(found)
     page = ledger.markdown(found, extreme({}))
-    assert all(f"## {claim.family.title}" in page for claim in PLANNED)
+    assert f"{len(PLANNED)} planned comparisons: 1 held, 2 not shown," in page
     assert [c.family for c in PLANNED].count(E3) == 11
 
 

@@ -1,4 +1,4 @@
-"""Ours, not the paper's: which losses notice that all scores rise together. The reason for E7 (`docs/plan.md`).
+"""Ours, not the paper's: which losses notice that all scores rise together. The reason for E7 (`fig-cone`).
 
 A KL loss has the gradient P − T in the scores, so its derivative in a common shift is the mass of P less that of T. A
 loss that fixes the mass of its plan, like InfoNCE, is blind to it.

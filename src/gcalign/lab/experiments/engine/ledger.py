@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 from gcalign.lab import files, terminal
 from gcalign.lab.experiments.engine.claims import Judgement, Results, Word, judged
-from gcalign.lab.experiments.engine.experiment import named
+from gcalign.lab.experiments.engine.experiment import every_claim, named
 from gcalign.lab.experiments.engine.tables import escaped
 from gcalign.lab.words import path_of
 
@@ -29,9 +30,9 @@ _MEANS: Mapping[Word, str] = {
     "held": "the results agree with the claim, and Holm's p is at most 0.05",
     "failed": "the results show the opposite, by the same test",
     "not shown": "neither of the two at this scale; one seed never shows anything",
-    "not judgeable": "the runs differ from the claim's setting in something that can decide it; the row says in what",
-    "true by construction": "it follows from the way it is computed, so no experiment could find otherwise",
-    "not measured": "there is no result file yet; the command in the row makes one",
+    "not judgeable": "the runs differ from the claim's setting in something that can decide it",
+    "true by construction": "it follows from the way it is computed",
+    "not measured": "there is no result file yet; the command makes one",
 }
 _WIDTH = 160  # where the output is no terminal and has no width of its own
 
@@ -86,42 +87,36 @@ def _counted(judgements: Sequence[Judgement], words: Sequence[Word]) -> str:
 
 
 def markdown(judgements: Sequence[Judgement], results: Results, proofs: Sequence[verify.ClaimCheck] = ()) -> str:
-    """The ledger as a page; the same results give the same bytes."""
-    scale, families = results.scale, dict.fromkeys(j.family for j in judgements)
+    """The claims as a page; the same results give the same bytes. Those of our own studies stand on their pages."""
+    built_in = {claim.label for claim in every_claim()}
+    ours = [j for j in judgements if j.family.kind == "planned" and j.claim is not None and j.claim.label in built_in]
+    others = [j for j in judgements if j not in ours]
     parts = [
         "# Claims",
-        f"What the paper claims about its experiments, and what our result files of scale `{scale}` say. Written by "
-        f"`gcalign claims --scale {scale}{' --theorems' if proofs else ''} --write docs/claims.md`; do not edit.",
+        f"What the paper claims about its experiments, and what our result files of scale `{results.scale}` say. "
+        f"Written by `gcalign claims --scale {results.scale} --write docs/claims.md`; do not edit.",
         f"**{summary(judgements)}.**",
         "\n".join(f"* **{word}**: {meaning}." for word, meaning in _MEANS.items()),
-        "**How to read a row.** Differences are paired by seed. They are percentage points of accuracy if nothing "
-        "else is said. The brackets are the 95 % interval from the pooled residual; "
-        "[Results](results.md#the-papers-tables-and-figures-at-scale-small) explains it. After “paired” is the "
-        "interval from the seeds of this difference alone, by Student's t. Intervals are simultaneous: all those of "
-        "a section hold together with 95 % (Bonferroni over its tested claims). The column p has the p-value of the "
-        "pooled test, and after the arrow the same with Holm's correction over the tested claims of the section. "
-        "The corrected one decides the verdict. Holm's test is sharper than Bonferroni's intervals: a claim can be "
-        "held while its interval still includes zero. Claims that count methods or settings are corrected among "
-        "these, and have no p here.",
-        "**GCA-UOT** is here the Fenchel–Young loss of relaxed transport plus a small robust term. The published code "
-        "takes `cross_entropy(P.log())`, in which the scaling of the rows cancels. That is another loss; it was "
-        "not measured.",
-        "**Exploratory**: how to measure or to judge this was decided after results had been seen. When the runs were "
-        "made, the rule was the paired interval alone. If that rule does not give the verdict, it is called "
-        "exploratory, too.",
-        "**E1 to E5** are our own experiments, [planned](plan.md) before their runs. Here the first brackets are the "
-        "paired interval, and its p decides. Each section is corrected as one family. Nothing is judged before all "
-        + " ".join(["planned seeds are done.", *(family.note for family in families if family.note)]),
-        f"Result files: {', '.join(f'`{name}`' for name in results.frames) or 'none yet'}.",
+        "**How to read a row.** Differences are paired by seed, in percentage points of accuracy if nothing else is "
+        "said. Brackets are 95 % intervals from the pooled residual ([explained here](studies/paper-small.md)). All "
+        "those of a section hold together (Bonferroni). p is the pooled test's, after Holm's correction over the "
+        "section; it decides. Holm is sharper than Bonferroni, so a claim can be held while its interval includes "
+        "zero. Rows that count methods or settings have no p.",
+        "**Exploratory**: how to measure or judge this was decided after results had been seen, or the paired "
+        "interval alone, which was the rule when the runs were made, does not give the verdict. `--json` has it.",
+        "**GCA-UOT** is here the Fenchel–Young loss. The published code takes another one "
+        "([why](choose.md#gca-uot-and-the-published-code)), which was not measured.",
     ]
-    for family in families:
-        rows = ["| verdict | claim | paper | found | basis | p | where |", "|---|---|---|---|---|---|---|"]
-        for j in (j for j in judgements if j.family == family):
-            assert j.claim is not None
-            cells = (j.claim.says, j.claim.paper, j.result, j.basis, j.ps, f"`{j.claim.place}`")
-            rows.append(f"| **{j.verdict}** | {' | '.join(map(escaped, cells))} |")
-        parts += [f"## {family.title}", "\n".join(rows)]
-    parts.append("## Theorems")
+    for family in dict.fromkeys(j.family for j in others):
+        parts += [f"## {family.title}", table([j for j in others if j.family == family])]
+    words = [word for word in get_args(Word) if any(j.word == word for j in ours)]
+    parts += [
+        "## Our own experiments",
+        f"{len(ours)} planned comparisons: {_counted(ours, words)}. Each stands with its plan: "
+        "[Studies](studies/index.md).",
+        "## Theorems",
+        "`gcalign verify` checks them on random batches: [statement by statement](paper.md).",
+    ]
     if proofs:
         from gcalign.lab import verify
 
@@ -129,14 +124,40 @@ def markdown(judgements: Sequence[Judgement], results: Results, proofs: Sequence
         for v in proofs:
             word = f"**{v.verdict}**" + (f", {v.kind}" if v.kind else "")
             rows.append(f"| {word} | `{v.label}` | {' | '.join(map(escaped, (v.claim, v.evidence)))} |")
-        there = {v.verdict for v in proofs} | {v.kind for v in proofs}
-        means = [f"* **{word}**: {meaning}." for word, meaning in verify.MEANS.items() if word in there]
-        parts += [f"**{verify.summary(proofs)}**", "\n".join(means), "\n".join(rows)]
-    else:
-        parts.append(
-            "`gcalign verify` checks them on random batches; `gcalign claims --theorems` adds its verdicts here."
-        )
+        parts += [f"**{verify.summary(proofs)}**", "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
+
+
+def table(judgements: Sequence[Judgement]) -> str:
+    """One row for each claim; what is not measured is listed below, by the command that would."""
+    measured = [j for j in judgements if j.word != "not measured"]
+    printed = any(_paper(j) for j in measured)
+    tested = any(j.adjusted is not None for j in measured)
+    head = ["verdict", "claim", *(["paper"] if printed else []), "found", *(["p"] if tested else [])]
+    rows = [f"|{'|'.join(head)}|", f"|{'---|' * len(head)}"]
+    for j in measured:
+        assert j.claim is not None
+        cells = [j.claim.says, *([_paper(j)] if printed else []), _briefly(j)]
+        cells += ([f"{j.adjusted:.2g}"] if j.adjusted is not None else [""]) if tested else []
+        rows.append(f"|**{j.verdict}**|{'|'.join(map(escaped, cells))}|")
+    missing: dict[str, list[str]] = {}
+    for j in judgements:
+        if j.word == "not measured" and j.claim is not None:
+            missing.setdefault(j.result, []).append(j.claim.says)
+    notes = [f"Not measured yet ({command}): {'; '.join(says)}." for command, says in missing.items()]
+    return "\n\n".join([*(["\n".join(rows)] if measured else []), *notes])
+
+
+def _paper(judgement: Judgement) -> str:
+    """What the paper has of it; nothing where it gives no figure."""
+    assert judgement.claim is not None
+    return "" if judgement.claim.paper.startswith("no figure") else judgement.claim.paper
+
+
+def _briefly(judgement: Judgement) -> str:
+    """The result without the interval of the other error."""
+    text = re.sub(r"; (?:paired|pooled) \[[^]]*\](?: %)?", "", judgement.result)
+    return text.replace(" points", "")
 
 
 def _show(judgements: Sequence[Judgement], proofs: Sequence[verify.ClaimCheck]) -> None:

@@ -164,7 +164,7 @@ def _protocol(records: pd.DataFrame) -> str:
 
 def claims_best(label: str, where: str, says: str, columns: Sequence[Column], *experiments: str) -> EmpiricalClaim:
     """GCA-UOT leads the columns in which the paper's table has it leading."""
-    text = f"highest mean in {sum('gca-uot' in c.best() for c in columns)} of {len(columns)} columns of its table"
+    text = f"highest mean in {sum('gca-uot' in c.best() for c in columns)} of {len(columns)} columns"
 
     def judge(results: Results) -> Judgement:
         return _best(results, columns, *experiments)
@@ -192,7 +192,7 @@ def _best(results: Results, columns: Sequence[Column], *experiments: str) -> Jud
     # one loss in many comparisons is no loss yet
     beaten = [f"{at[0]} by {NAMES[at[1]]}" for at, p in adjusted(rivals).items() if rivals[at].mean > 0 and p <= ALPHA]
     text = f"highest mean in {len(leads)} of {len(tables)} columns ({', '.join(leads) or 'none'})"
-    text += f"; better than every other method in {len(clear)}"
+    text += f"; above every other method in {len(clear)}"
     text += f"; beaten (Holm over all comparisons) in {', '.join(beaten)}" if beaten else ""
     word: Word = "failed" if beaten else "held" if len(clear) == len(tables) else "not shown"
     first = next(iter(tables.values()))

@@ -130,15 +130,14 @@ def lower(results: Results, measure: str, on: str, a: str, b: str) -> Judgement:
         at={"on": on},
         over="setting",
         rule=BELOW,
-        text="{gap}{other}, mean of {over} settings",
+        text="{gap}{other}",
         show=plainly,
     )
     judgement, records = contrast(results), results.of("fig-align-uniform")
     eps = {m: _eps(having(records, method=m)) for m in (a, b)}
     if eps[a] == eps[b]:
         return judgement
-    differ = " and ".join(f"{eps[m]} for {NAMES[m]}" for m in (a, b))
-    text = f"{judgement.result}; confounded by ε, {differ}: see the rows with the same ε"
+    text = f"{judgement.result}; confounded by ε ({eps[a]} against {eps[b]})"
     return Judgement("not judgeable", text, judgement.n)
 
 
@@ -153,10 +152,10 @@ def claims() -> Iterable[EmpiricalClaim]:
         EmpiricalClaim(
             QUALITY,
             f"{measure} {NAMES[a]}, {on}",
-            f"{NAMES[a]} improves {measure} over {NAMES[b]} on {images} (lower is better)",
+            f"{NAMES[a]} improves {measure} over {NAMES[b]} on {images}",
             partial(lower, measure=measure, on=on, a=a, b=b),
             "app:representation",
-            "“in general” (a bar chart, no numbers)",
+            "no figure (a bar chart)",
         )
         for a, b in PAIRS
         for measure in ("alignment", "uniformity")

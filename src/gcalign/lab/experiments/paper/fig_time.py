@@ -227,14 +227,14 @@ SIMILAR = Bounds(math.log1p(-0.10), math.log1p(0.10))  # "very similar" is an in
 
 def similar(results: Results, a: str, b: str) -> Judgement:
     """How much longer an epoch of a takes than one of b."""
-    text = f"an epoch of {NAMES[a]} takes {{gap}} more time than one of {NAMES[b]}{{other}}"
+    text = "an epoch takes {gap} more time{other}"
     return _ratio(results, "seconds-per-epoch", a, b, SIMILAR, text)
 
 
 def faster(results: Results, a: str, b: str) -> Judgement:
     """The same of the loss alone: all else of an epoch is the same for both, so it decides which is faster."""
     epoch = _ratio(results, "seconds-per-epoch", a, b, BELOW, "{gap}").result
-    text = f"the loss of {NAMES[a]} takes {{gap}} more time than that of {NAMES[b]}{{other}}; a whole epoch {epoch}"
+    text = f"the loss takes {{gap}} more time{{other}}; an epoch {epoch}"
     return _ratio(results, "step-seconds-loss", a, b, BELOW, text)
 
 

@@ -121,7 +121,7 @@ def claims() -> Iterable[EmpiricalClaim]:
             "GCA-UOT saves 30 % of INCE's FLOPs",
             partial(at_most, method="gca-uot", more=MFLOPS["gca-uot"] / MFLOPS["ince"] - 1),
             WHERE,
-            f"{_printed('gca-uot')}; its INCE multiplies by dense diagonal matrices (`flops published` below)",
+            f"{_printed('gca-uot')}; its INCE multiplies by dense diagonal matrices",
         ),
     ]
 

@@ -101,7 +101,7 @@ def standard(t: Printed) -> Judgement:
             one, two = main.figure(m), t.standard[main.name].figure(m)
             if one != two:
                 there = f"{two.mean:.2f} ± {two.std:.2f}"
-                wrong.append(f"{NAMES[m]}, {main.name}: {one.mean:.2f} ± {one.std:.2f}, in the appendix {there}")
+                wrong.append(f"{NAMES[m]}, {main.name} {one.mean:.2f} ± {one.std:.2f}, appendix {there}")
     return Judgement("failed" if wrong else "held", "; ".join(wrong) or "all are")
 
 

@@ -90,10 +90,10 @@ def _extreme() -> list[EmpiricalClaim]:
         EmpiricalClaim(
             VIEWS,
             f"GCA-UOT, {column.name}",
-            f"GCA-UOT excels with extreme augmentations and corrupted data: above INCE on {column.name}",
+            f"GCA-UOT excels with extreme or corrupted data: above INCE on {column.name}",
             partial(gain, k=k, weights={"gca-uot": 1, "ince": -1}),
             "Introduction",
-            f"{points(column.delta('gca-uot', 'ince'), unit=1)} points from its table, unpaired",
+            f"{points(column.delta('gca-uot', 'ince'), unit=1)} points",
             column.measure == CORRUPTED,
         )
         for k, column in enumerate(NEW_COMBINE)

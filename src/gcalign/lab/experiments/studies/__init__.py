@@ -1,1 +1,1 @@
-"""Our own experiments; `docs/plan.md` says when each was planned."""
+"""Our own experiments: each module has its question, its plan, written before the runs, and every change of it."""

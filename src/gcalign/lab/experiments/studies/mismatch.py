@@ -1,15 +1,56 @@
 """E1: does alignment protect against mismatched pairs?
 
-Before E1, `fig-noise` looked at all nine methods with three seeds. The claims of the paper about noise are judged by
-E1 for the methods that it compares, by `fig-noise` for the others. E1 was planned before its runs (`docs/plan.md`):
+Yes, at this scale: with 60 % of the pairs mismatched, GCA-UOT is 3.8 [2.4, 5.2] points above InfoNCE by nearest
+neighbours. RINCE is above it, too. Why is not settled; E7 asks.
 
-* compared: INCE, RINCE, GCA-INCE, GCA-UOT, IOT with 0, 30 and 60 % of the training pairs mismatched, eight fresh seeds;
-  settings by a search with 30 % mismatched.
-* primary: accuracy of nearest neighbours at 60 %, GCA-UOT − INCE.
-* family: the four methods − INCE at 60 %, for nearest neighbours and for the linear probe.
-* secondary: 100 and 10 labels; how well the plan of a method tells true from mismatched pairs of test images.
-* mechanism (`fig-mismatch-lambda`): GCA-UOT against its relaxation λ, four seeds. If relaxation is the reason, a
-  smaller λ pushes mismatched pairs less, and nearest neighbours are best at a λ below the largest.
+## Plan
+
+* data: CIFAR-10, 10,000 training images (balanced), views C0, 15 epochs, small encoder of width 0.5 (so that eight
+  seeds are possible), batches of 128
+* compared: INCE, RINCE, GCA-INCE, GCA-UOT, IOT × 0, 30, 60 % of the pairs mismatched × seeds 10 to 17
+* settings: E0 with 30 % mismatched and 5 epochs; one setting of a method for all shares
+* primary: kNN accuracy at 60 %: GCA-UOT − INCE (an earlier small run, `fig-noise`, suggested it)
+* secondary: linear accuracy, accuracy with 100 and 10 labels, the other methods, the other shares; how well the plan of
+  a method separates right from mismatched pairs of test images (AUROC, 30 % mismatched), beside cosine similarity
+* family: the four methods − INCE at 60 %, for kNN and for the linear probe: eight comparisons
+* held: the interval of GCA-UOT − INCE is above zero after Holm's correction
+* mechanism (`fig-mismatch-lambda`): λ from 0.05 to 2 at 60 %, seeds 10 to 13. If relaxation is the reason, then two
+  things follow. A smaller λ gives a smaller push on mismatched pairs (held: the slope over log λ is above zero). And
+  kNN accuracy is best at a finite λ (held: some λ is above the largest, by Holm over the others; failed: the largest is
+  above each of them). A family of two
+
+## Changes
+
+* Before a look at test results: "falls with λ" is a slope, and "best at a finite λ" a comparison with the largest λ. A
+  verdict needs all planned seeds: `gcalign claims` says "not measured" until then.
+* With results known, stated more clearly: other pairs are mismatched at every step, by exchanging second views within
+  the batch. So the right partner is always there, as a negative. E0 tunes linear accuracy with 30 % mismatched pairs,
+  and the primary measure is nearest neighbours with 60 %.
+* With results known: printed intervals hold together for a family. The mechanism held by its rule, but it does not
+  explain the gain.
+
+## Result
+
+The search chose ε = 0.12 for INCE, 0.1 for GCA-INCE and GCA-UOT (λ = 0.2), 0.025 for IOT, and 0.05 with q = 0.3 for
+RINCE. Accuracy in %, mean over eight seeds:
+
+<!-- means fig-mismatch knn linear-fast -->
+
+![Linear probe, nearest neighbours, 100 labels and AUROC of the plan against the share of mismatched pairs for five
+methods, and below the paired differences to InfoNCE](../results/small/fig-mismatch.png)
+
+* Balancing the columns alone (GCA-INCE) does not help.
+* Clean pairs (plotted, but not part of the planned tests; each interval alone): IOT is 1.3 [0.9, 1.6] points above INCE
+  by nearest neighbours, RINCE 2.1 [1.8, 2.5] below it. GCA-UOT and GCA-INCE are level with it.
+* Detection of mismatched pairs: RINCE has the best AUROC, 0.947; GCA-UOT has 0.944, INCE 0.930.
+* Real mistakes are often fixed, and the right partner is often missing: that is another question.
+
+![GCA-UOT against its relaxation λ: nearest neighbours, detection, and the weights of pairs in the
+gradient](../results/small/fig-mismatch-lambda.png)
+
+Mechanism. λ matters, but a relaxed plan does not let wrong pairs go: they are pulled together with weight 0.992 at
+every λ, because the gradient is P − T and the target T is fixed. What changes is the weight of the *true* pairs: with
+small λ they are pulled with 0.90 and pushed with 0.93, with λ = 2 with 0.95 and 0.99.
 """
 
 from __future__ import annotations
@@ -260,7 +301,7 @@ E1 = Family(
 )
 SECONDARY = Family("E1: secondary measures", 21, "planned")
 MECHANISM = Family("E1: mechanism", 22, "planned")
-SHARE = f"with {100 * MOST:.0f} % of the pairs mismatched"
+SHARE = f"at {100 * MOST:.0f} %"
 
 
 def under_noise(results: Results, a: str, b: str) -> Judgement:
@@ -270,7 +311,7 @@ def under_noise(results: Results, a: str, b: str) -> Judgement:
     at = having(records, noise=most)
     near = contrast(by_seed(at, "knn", "method"), {a: 1, b: -1}, pooled=True)
     beside = f" (nearest neighbours: {points(near, results.level)})" if near else ""
-    text = f"{{gap}} points{{other}}{beside} with {100 * most:.0f} % of the pairs mismatched"
+    text = f"{{gap}} points{{other}}{beside} at {100 * most:.0f} %"
     return compared(results, "fig-noise", by_seed(at, probe(records), "method"), {a: 1, b: -1}, text=text)
 
 

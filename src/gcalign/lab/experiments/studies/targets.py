@@ -1,12 +1,56 @@
-"""E3: is there a target plan that buys domain accuracy and costs no class accuracy?
+"""E3: does a target with domains help, and what does it cost?
 
-GCA-INCE on PACS with weight α on images of one domain, planned before its runs (`docs/plan.md`):
+Weight on the domain raises domain accuracy at every α, and from α = 0.1 on costs nine points of class accuracy. An α
+that raises the one without a point of the other is not shown.
 
-* the window (`fig-targets-window`, one seed that is not used again): domain accuracy untrained, with pairs alone and
-  supervised, in four settings. The setting with the widest gap between the last two is taken.
-* compared: α = 0, 0.003, 0.01, 0.03, 0.1, 1 with five fresh seeds; untrained and supervised lines for each seed.
-* primary: is there an α with domain accuracy above, and class accuracy not more than a point below pairs alone?
-* secondary: both accuracies at each α, a family of ten.
+## Plan
+
+PACS, GCA-INCE with weight α on images of the same domain. First the window (`fig-targets-window`), on one seed (49),
+which is not used again: domain accuracy of the untrained encoder, of pairs alone and of supervision (cross-entropy on
+the domains, with the same first weights, batches and views), under the readout. A target can only show what lies
+between the last two. Four settings that take about as long, all with the 6992 training images; the one with the widest
+window between pairs alone and supervision in domain accuracy is taken:
+
+* views C0, 32 pixels, small encoder of half width, 18 epochs
+* DomainBed's views (crop from 0.7, jitter 0.3 of all four, grey 0.1), 32 pixels, small encoder of half width, 18 epochs
+* DomainBed's, 48 pixels, small encoder of half width, 8 epochs
+* DomainBed's, 64 pixels, ResNet-18 of width 1/8 with a 7 × 7 stem, 9 epochs
+
+Then `fig-targets`:
+
+* compared: ε = 0.2, `Blocks` target with α = 0, 0.003, 0.01, 0.03, 0.1, 1 × seeds 40 to 44; untrained and supervised
+  lines for each seed
+* mass: with batches of 128 and four domains α gives a domain α·B/4 = 0, 0.1, 0.32, 0.96, 3.2, 32, against 1 for the
+  pair
+* primary: is there an α with domain accuracy above pairs alone and class accuracy not more than one point below? Held:
+  for one α both intervals say so, by Holm over the five. Failed: each α is shown to lower domain accuracy or to lose
+  more than a point of class accuracy
+* secondary: domain accuracy above, and class accuracy not more than a point below pairs alone, at each α: a family of
+  ten
+* cost: 30 runs and 5 supervised ones of about 120 s (CPU time, one core), the window 8 of them: 1.5 core-hours
+
+## Changes
+
+* Before any run: seeds, the settings of the window and the rule of the primary question are named; the comparisons at
+  single α are a family of ten. The seeds of `fig-ptgt` are not used, since their results are known.
+* After the window (seed 49), before the other runs: it is widest at 64 pixels with the ResNet-18, 77.6 % for pairs
+  alone and 86.4 % supervised (C0 86.0 and 90.0, DomainBed's views at 32 pixels 84.3 and 89.8, at 48 85.9 and 89.6). By
+  the rule it is taken. Its runs use `channels_last=true`, with which a step takes 0.7 of the time.
+
+## Result
+
+![Domain accuracy rises with α from 78 to 83 %, between the untrained encoder and one trained on domains; class accuracy
+falls from 32 to 23 %](../results/small/fig-targets.png)
+
+* At best the target closes two thirds of the way from pairs alone (77.9 %) to training on the domains themselves
+  (85.7 %). Untrained it is 70.3 %.
+* At α = 0.003 and 0.01 a loss of class accuracy is not shown: the intervals are too wide. If you want both, start
+  there.
+* The encoder starts from random weights and has 32 % class accuracy. Whether a pretrained one, as in DomainBed, would
+  lose class accuracy cannot be judged from this.
+
+![Domain and class accuracy of the untrained encoder, of pairs alone and of training on domains in four
+settings](../results/small/fig-targets-window.png)
 """
 
 from __future__ import annotations
