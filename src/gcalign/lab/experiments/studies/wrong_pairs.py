@@ -357,7 +357,8 @@ def _audited(pairs: Pairs, rows: Tensor, seed: int, scale: str) -> Callable[[flo
         if not rule:
             return audit.flagged.clone()
         worst = torch.zeros(len(rows), dtype=torch.bool)
-        worst[audit.suspicion.argsort(descending=True)[: round(audit.share * len(rows))]] = True
+        expected = 0.0 if audit.warnings else audit.share  # an audit that cannot tell has no share
+        worst[audit.ranking[: round(expected * len(rows))]] = True
         return worst
 
     return drop
