@@ -55,10 +55,9 @@ class Counts:
         _, _, seeds, clusters = self.hits.shape
         ways = [generator.multinomial(n, np.full(n, 1 / n), DRAWS).astype(float) for n in (seeds, clusters)]
         found, n = (np.einsum("rpsc,bs,bc->brp", a, *ways, optimize=True) for a in (self.hits, self.trials))
-        with np.errstate(invalid="ignore"):  # a draw may leave a place without trials
-            shares = np.nanmean(found / n, axis=2)
-        again = shares @ np.asarray(weights)
-        return Estimate(float(self.means() @ np.asarray(weights)), float(np.nanstd(again)), clusters - 1, clusters)
+        whole = (n > 0).all((1, 2))  # a draw of few clusters may leave a place without trials
+        again = (found[whole] / n[whole]).mean(2) @ np.asarray(weights)
+        return Estimate(float(self.means() @ np.asarray(weights)), float(again.std()), clusters - 1, clusters)
 
 
 @dataclass(frozen=True)

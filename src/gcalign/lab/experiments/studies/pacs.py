@@ -50,7 +50,8 @@ WINDOW_SEED = 149  # not used again
 MOST = 0.95  # domain accuracy of the frozen features beyond which nothing can be shown
 EPS = 0.2  # appendix:dgsetting
 EPOCHS = {"tiny": 2, "small": 10, "paper": 10}
-BATCH, HIDDEN, OUT, RATE = 128, 512, 128, 1e-3
+HIDDEN = {"tiny": 32, "small": 512, "paper": 512}
+BATCH, OUT, RATE = 128, 128, 1e-3
 SIZE = 96  # pixels
 
 
@@ -146,11 +147,11 @@ def _made_up() -> Features:
 # --- heads -----------------------------------------------------------------------------------------------------------
 
 
-def _head(width: int) -> tuple[nn.Sequential, nn.Linear]:
+def _head(width: int, hidden: int) -> tuple[nn.Sequential, nn.Linear]:
     """What is read out, and the projector behind it."""
     from torch import nn
 
-    return nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU()), nn.Linear(HIDDEN, OUT)
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU()), nn.Linear(hidden, OUT)
 
 
 def _trained(features: Features, alpha: float, seed: int, scale: str) -> nn.Module:
@@ -183,7 +184,7 @@ def _fitted(features: Features, loss: Any, seed: int, scale: str) -> nn.Module:
     n, width = features.views.shape[1:]
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        body, last = _head(width)
+        body, last = _head(width, HIDDEN[scale])
         optimizer = torch.optim.Adam([*body.parameters(), *last.parameters()], lr=RATE)
         for _ in range(EPOCHS[scale]):
             for rows in torch.randperm(n).split(BATCH):
