@@ -143,7 +143,8 @@ def test_every_entry_is_there_and_can_be_run():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
     wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
     wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts table-labels "
-    wanted += "table-audit table-feedback table-mistakes emoji-pairs fig-cone fig-align"
+    wanted += "table-audit table-feedback table-mistakes emoji-pairs fig-cone fig-align "
+    wanted += "fig-targets-pretrained table-real-mistakes table-wrong-pairs"
     assert set(names()) == set(wanted.split())
     for name in names():
         assert named(name).jobs or named(name).compute or name in ("table-methods", "fig-plans", "fig-prox"), name
@@ -572,7 +573,8 @@ def test_every_entry_lists_its_runs_at_the_papers_scale(name, tmp_path, monkeypa
     assert set(shown.out.splitlines()) == wanted
     assert all(line.endswith(" runs=mine") for line in shown.out.splitlines())
     assert ("no training runs" in shown.err) == (not wanted)
-    assert wanted or name in ("table-methods", "flops", "fig-prox", "fig-align", "table-mistakes")
+    computed = ("table-methods", "flops", "fig-prox", "fig-align", "table-mistakes", "table-real-mistakes")
+    assert wanted or name in (*computed, "table-wrong-pairs", "fig-targets-pretrained")
     assert not list(tmp_path.iterdir())
 
 

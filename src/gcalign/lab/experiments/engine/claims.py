@@ -284,7 +284,8 @@ class Contrast:
 def planned_seeds(experiment: str, scale: str) -> list[int]:
     """Those that the plan has at this scale."""
     planned = named(experiment)
-    assert planned.jobs is not None
+    if planned.jobs is None:
+        return [*planned.at(scale).seeds]
     jobs = planned.jobs(planned.at(scale), dict.fromkeys(planned.searched, ()))
     return [*dict.fromkeys(job.seed for job in jobs)]
 

