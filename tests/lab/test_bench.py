@@ -15,7 +15,6 @@ from gcalign.functional import solve
 from gcalign.lab import timing
 from gcalign.lab.bench import arguments, launches, losses, memory, peers, probe, solvers, table
 from gcalign.lab.bench.batches import COSINE, cost, eager_info_nce, pairs
-from gcalign.lab.bench.table import BenchTarget
 from gcalign.lab.terminal import Progress
 from gcalign.methods import method
 
@@ -51,11 +50,6 @@ def test_the_baseline_is_our_ince_and_partners_have_the_cosine_that_is_stated():
     z1, z2 = pairs(512, 64)
     assert abs(torch.cosine_similarity(z1, z2).mean().item() - COSINE) < 0.02
     torch.testing.assert_close(eager_info_nce(z1, z2, 0.2), method("ince", eps=0.2)(z1, z2))
-
-
-def test_a_target_is_met_missed_or_not_measured():
-    met = [BenchTarget("", rule, 2, value).met for rule in "≤≥" for value in (1, 2, 3, None)]
-    assert met == [True, True, False, None, False, True, True, None]
 
 
 @pytest.mark.parametrize("name", arguments.WHAT)
@@ -114,25 +108,18 @@ def test_losses_are_compared_in_one_run_and_written_with_the_machine(tmp_path, c
     assert rows[losses.GCA_INCE]["converged"]
     assert rows[losses.GCA_INCE]["error"] < 2e-5
     assert rows[losses.GCA_RINCE]["iterations"] == 10
-    assert all(target["met"] is None for target in found["targets"])  # none is set at n = 64
 
 
-@pytest.mark.parametrize(("n", "dim", "eps", "name", "operations", "waits"), launches.GOALS)
-def test_a_step_is_few_operations_and_waits(n, dim, eps, name, operations, waits):
-    z1, z2 = pairs(n, dim)
+@pytest.mark.parametrize(
+    ("name", "eps", "operations", "waits"),
+    [("ince", 0.1, 80, 1), ("gca-ince", 0.5, 140, 2), ("gca-ince", 0.1, 250, 2), ("gca-uot", 0.1, 400, 3),
+     ("gca-rince", 0.1, 400, 2)],
+)  # fmt: skip
+def test_a_step_is_few_operations_and_waits(name, eps, operations, waits):
+    z1, z2 = pairs(256, 128)
     found = launches.launches(lambda: losses.backward(method(name, eps=eps), z1, z2))
     assert 0 < found.operations <= operations
     assert 0 < found.waits <= waits
-
-
-def test_the_goals_of_a_step_are_these():
-    assert {(name, eps): most for n, dim, eps, name, *most in launches.GOALS if (n, dim) == (256, 128)} == {
-        ("ince", 0.1): [80, 1],
-        ("gca-ince", 0.5): [140, 2],
-        ("gca-ince", 0.1): [250, 2],
-        ("gca-uot", 0.1): [400, 3],
-        ("gca-rince", 0.1): [400, 2],
-    }
 
 
 def test_operations_are_counted_but_not_views_allocations_or_what_they_call():
@@ -179,16 +166,6 @@ def test_launches_are_written_beside_eager_info_nce(capsys):
     assert list(rows) == [losses.EAGER, *launches.METHODS]
     eager = rows[losses.EAGER]["operations"]
     assert all(row["against_eager"] == row["operations"] / eager for row in rows.values())
-    assert all(target["met"] is None for target in found["targets"])  # none is set at n = 64
-
-
-def test_targets_read_the_ratio_against_their_own_baseline():
-    row = {"n": 4096, "dim": 128, "eps": 0.5, "name": losses.GCA_INCE, "against_eager": 0.4, "against_ince": 1.2}
-    judged = {t.what: t.met for t in losses._targets([row]) if t.value is not None}
-    assert judged == {
-        "GCA-INCE / eager InfoNCE, n = 4096, D = 128, ε = 0.5": True,
-        "GCA-INCE / INCE, n = 4096, D = 128, ε = 0.5": False,
-    }
 
 
 @pytest.mark.skipif(not peers.METRIC_LEARNING.installed, reason="needs pytorch-metric-learning")
@@ -273,7 +250,3 @@ def test_memory_is_in_matrices_dense_and_in_megabytes_streaming(monkeypatch):
     assert [row["matrices"] for row in dense] == [1.0] * (1 + len(losses.OURS))
     assert {row["name"]: row["against_ince"] for row in streaming}["GCA-INCE, recomputed"] == 2.0
     assert streaming[0]["megabytes"] == pytest.approx(65.536)
-    judged = {target.what: target.met for target in result.targets}
-    assert judged["GCA-INCE, dense, n = 4,096, in n × n float32"] is True
-    assert judged["GCA-INCE, recomputed / streaming INCE, n = 65,536, time"] is True
-    assert judged["GCA-INCE, recomputed, n = 65,536, extra MB"] is True

@@ -15,7 +15,7 @@ from gcalign.auditing.plans import BATCH, LARGE, WHOLE
 from gcalign.lab.audit.cells import gaussians, mismatch
 from gcalign.lab.bench import table
 from gcalign.lab.bench.probe import measured
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.bench.table import BenchResult, BenchTable, Row
 from gcalign.lab.terminal import Progress
 
 SHARE, RANK = 0.1, 32
@@ -46,16 +46,10 @@ def bench_audit(*, n: Sequence[int], dim: int, seed: int, progress: Progress) ->
             cell.append(row | {"auroc": auroc, "megabytes": extra / 1e6})
         best = max(row["auroc"] for row in cell if row["name"] != "cosine")
         rows += [row | {"loss": best - row["auroc"]} for row in cell]
-    targets = [
-        BenchTarget(f"{row['name']}, {row['n']:,} pairs, extra MB", "≤", 8000, row["megabytes"])
-        for row in rows
-        if row["n"] >= 100_000 and row["wrong"] == KINDS[0] and row["name"] != "cosine"
-    ]
     title = f"Gaussian clusters with hubs, {SHARE:.0%} of the pairs mismatched, one run each"
     return BenchResult(
         "gcalign.audit(a, b); extra memory is the peak resident size during the call less the size just before",
         [BenchTable("audit", title, COLUMNS, rows)],
-        targets,
         settings={"rank": RANK, "share": SHARE},
     )
 

@@ -19,7 +19,7 @@ from gcalign.lab.bench import table
 from gcalign.lab.bench.batches import WORDS, eager_info_nce, pairs
 from gcalign.lab.bench.losses import EAGER, backward
 from gcalign.lab.bench.peers import Loss
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.bench.table import BenchResult, BenchTable, Row
 from gcalign.lab.terminal import Progress
 from gcalign.methods import method
 from gcalign.plan import Plan
@@ -38,14 +38,6 @@ FREE = frozenset([
     "set_",
 ])  # fmt: skip
 WAITS = frozenset(("_local_scalar_dense", "nonzero"))
-# n, D, ε, method, most operations, most waits; at ten iterations
-GOALS = (
-    (256, 128, 0.1, "ince", 80, 1),
-    (256, 128, 0.5, "gca-ince", 140, 2),
-    (256, 128, 0.1, "gca-ince", 250, 2),
-    (256, 128, 0.1, "gca-uot", 400, 3),
-    (256, 128, 0.1, "gca-rince", 400, 2),
-)
 COLUMNS = table.columns(
     *("n", "eps", "name"),
     ("operations", "operations", table.whole),
@@ -79,7 +71,6 @@ def bench_launches(
         f"torch operations and host waits of one forward and backward pass, {WORDS}, D = {dim}, at most {iterations} "
         "iterations; by the profiler, inside gcalign's operator too, with blocks as large as on a GPU",
         [BenchTable("launches", "operations and waits of one step", COLUMNS, rows)],
-        _goals(rows, iterations),
         ["views and allocations are no operations; nothing was run on a GPU"],
     )
 
@@ -143,14 +134,3 @@ def _lists() -> Iterator[list[int]]:
 
     with patch.object(torch.Tensor, "tolist", tolist):
         yield calls
-
-
-def _goals(rows: Sequence[Row], iterations: int) -> list[BenchTarget]:
-    by = {(row["n"], row["dim"], row["eps"], row["name"]): row for row in rows}
-    targets = []
-    for n, dim, eps, name, operations, waits in GOALS:
-        row = by.get((n, dim, eps, name)) if iterations == 10 else None
-        for what, most in (("operations", operations), ("waits", waits)):
-            value = None if row is None else row[what]
-            targets.append(BenchTarget(f"{name}, n = {n}, D = {dim}, ε = {eps:g}, {what}", "≤", most, value))
-    return targets

@@ -16,7 +16,7 @@ from gcalign.constraints import Columns, Hard, Rows
 from gcalign.lab.bench import peers, table
 from gcalign.lab.bench.batches import WORDS, eager_info_nce, linear_info_nce, pairs
 from gcalign.lab.bench.peers import Loss
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.bench.table import BenchResult, BenchTable, Row
 from gcalign.lab.terminal import Progress
 from gcalign.lab.timing import interleaved
 from gcalign.methods import method
@@ -36,26 +36,6 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     FEW[GCA_INCE]: ("gca-ince", {"iterations": 10, "tol": TOL}),
     FEW[GCA_UOT]: ("gca-uot", {"iterations": 10, "tol": TOL}),
 }
-_FEW_AT = {  # n, ε: the most for GCA-INCE, GCA-UOT and GCA-RINCE in ten iterations
-    (256, 0.5): (1.4, 2.5, 2.0),
-    (256, 0.1): (1.5, 3.0, 2.0),
-    (512, 0.1): (1.2, 2.0, 1.5),
-    (1024, 0.1): (1.0, 1.3, 1.3),
-    (4096, 0.1): (0.5, 0.8, 0.8),
-}
-# n, D, ε, contestant, baseline, most
-TARGETS = (
-    *((4096, 128, eps, GCA_INCE, EAGER, most) for eps, most in ((0.5, 0.5), (0.1, 0.55), (0.05, 0.8))),
-    *((1024, 128, eps, GCA_INCE, EAGER, most) for eps, most in ((0.5, 1.1), (0.1, 1.3))),
-    *((4096, dim, eps, GCA_INCE, INCE, most) for dim, most in ((128, 1.15), (512, 1.05)) for eps in (0.5, 0.1)),
-    (4096, 128, 0.1, GCA_UOT, EAGER, 1.0),
-    (4096, 128, 0.5, GCA_RINCE, EAGER, 0.9),
-    *(
-        (n, 128, eps, name, EAGER, most)
-        for (n, eps), goals in _FEW_AT.items()
-        for name, most in zip((FEW[GCA_INCE], FEW[GCA_UOT], GCA_RINCE), goals, strict=True)
-    ),
-)
 COLUMNS = table.columns(
     *("n", "dim", "eps", "name", "seconds"),
     ("iqr", "± iqr", table.milliseconds),
@@ -85,7 +65,6 @@ def bench_losses(
         f"forward plus backward to the embeddings, {WORDS}, exact gradients, tol = {TOL:g} of ‖P − T‖₁; medians, "
         "contestants taking turns",
         [BenchTable("losses", "losses against eager InfoNCE", COLUMNS, rows)],
-        _targets(rows),
         notes,
         {"tol": TOL},
     )
@@ -140,13 +119,3 @@ def _distance(plan: Plan) -> Tensor:
         start += len(log_p)
     p = torch.cat(diagonal)
     return (1 - p).abs().sum() + plan.mass - p.sum()
-
-
-def _targets(rows: Sequence[Row]) -> list[BenchTarget]:
-    by = {(row["n"], row["dim"], row["eps"], row["name"]): row for row in rows}
-    targets = []
-    for n, dim, eps, name, baseline, most in TARGETS:
-        row = by.get((n, dim, eps, name))
-        value = None if row is None else row["against_eager" if baseline == EAGER else "against_ince"]
-        targets.append(BenchTarget(f"{name} / {baseline}, n = {n}, D = {dim}, ε = {eps:g}", "≤", most, value))
-    return targets

@@ -10,7 +10,7 @@ import torch
 from gcalign.lab.bench import losses, table
 from gcalign.lab.bench.batches import WORDS
 from gcalign.lab.bench.probe import METHOD, probed
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.bench.table import BenchResult, BenchTable, Row
 from gcalign.lab.terminal import Progress
 
 LARGE, BLOCK = 65_536, 256
@@ -57,7 +57,6 @@ def bench_memory(
     return BenchResult(
         f"{METHOD}; {WORDS}, D = {dim}, tol = {losses.TOL:g} of ‖P − T‖₁",
         sheets,
-        _targets(dense, streaming),
         notes,
         {"large": list(large), "tol": losses.TOL},
     )
@@ -76,23 +75,3 @@ def _streaming(large: Sequence[int], common: Row, progress: Progress) -> list[Ro
 
 def _row(name: str, n: int, eps: float, measured: Row) -> Row:
     return {"n": n, "eps": eps, "name": name, "megabytes": measured["extra_bytes"] / 1e6}
-
-
-def _targets(dense: Sequence[Row], streaming: Sequence[Row]) -> list[BenchTarget]:
-    targets = [
-        BenchTarget(f"{row['name']}, dense, n = {row['n']:,}, in n × n float32", "≤", 1.1, row["matrices"])
-        for row in dense
-        if row["name"] != losses.EAGER and row["n"] >= 4096  # below, the embeddings weigh more than the margin
-    ]
-    by = {row["name"]: row for row in streaming if row["n"] == LARGE}
-    for name, _, _ in STREAMING:
-        if name != STREAMED:
-            row = by.get(name, {})
-            most = 1.2 if "half" in name else 2.2
-            targets.append(
-                BenchTarget(f"{name} / streaming INCE, n = {LARGE:,}, time", "≤", most, row.get("against_ince"))
-            )
-        if "half" not in name:  # what a cache keeps is asked for
-            value = by.get(name, {}).get("megabytes")
-            targets.append(BenchTarget(f"{name}, n = {LARGE:,}, extra MB", "≤", 300, value))
-    return targets

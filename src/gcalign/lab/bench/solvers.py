@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from gcalign.functional import solve
 from gcalign.lab.bench import peers, table
 from gcalign.lab.bench.batches import WORDS, cost, pairs
-from gcalign.lab.bench.table import BenchResult, BenchTable, BenchTarget, Row
+from gcalign.lab.bench.table import BenchResult, BenchTable, Row
 from gcalign.lab.terminal import Progress
 from gcalign.lab.timing import interleaved
 from gcalign.methods import method
@@ -65,7 +65,6 @@ def bench_solvers(
             BenchTable("solvers", "solvers to one marginal error", COLUMNS, rows),
             BenchTable("warm start", "warm start, mean over steps after the first", WARM_COLUMNS, warm),
         ],
-        _targets(rows, warm),
         notes,
     )
 
@@ -160,18 +159,3 @@ def _iterations(n: int, dim: int, seed: int, tol: float, move: float, *, warm_st
         noise = (normalize(torch.randn(n, dim, generator=generator), dim=1) for _ in range(2))
         z1, z2 = (z + move * z.norm(dim=1, keepdim=True) * x for z, x in zip((z1, z2), noise, strict=True))
     return sum(counted) / len(counted)
-
-
-def _targets(rows: Sequence[Row], warm: Sequence[Row]) -> list[BenchTarget]:
-    by = {(row["n"], row["eps"], row["name"]): row["slower"] for row in rows}
-    targets = []
-    for eps in (0.1, 0.05):
-        theirs = [by[4096, eps, name] for name in (POT, POT_LOG) if (4096, eps, name) in by]
-        fastest = min(theirs) if theirs else None
-        targets.append(BenchTarget(f"POT's fastest / gcalign, n = 4096, ε = {eps:g}", "≥", 8, fastest))
-        targets.append(
-            BenchTarget(f"geomloss / gcalign, n = 4096, ε = {eps:g}", "≥", 10, by.get((4096, eps, GEOMLOSS)))
-        )
-    halved = next((row["ratio"] for row in warm if row["move"] == 0.05), None)
-    targets.append(BenchTarget(f"iterations warm / cold, ε = {WARM_EPS:g}, steps of 5 %", "≤", 0.5, halved))
-    return targets

@@ -1,4 +1,4 @@
-"""What a measurement found: tables of rows, targets met or missed, and how it was done; printed, or as JSON."""
+"""What a measurement gives: tables of rows, and how they were measured; printed, or as JSON."""
 
 from __future__ import annotations
 
@@ -70,31 +70,11 @@ class BenchTable:
 
 
 @dataclass(frozen=True)
-class BenchTarget:
-    """A bound on one figure; a figure that was not measured neither meets nor misses it."""
-
-    what: str
-    rule: str  # ≤ or ≥
-    bound: float
-    value: float | None
-
-    @property
-    def met(self) -> bool | None:
-        if self.value is None:
-            return None
-        return self.value <= self.bound if self.rule == "≤" else self.value >= self.bound
-
-    def record(self) -> Row:
-        return {"what": self.what, "rule": self.rule, "bound": self.bound, "value": self.value, "met": self.met}
-
-
-@dataclass(frozen=True)
 class BenchResult:
     """What a measurement found; `settings` are those that the command does not know."""
 
     method: str
     sheets: Sequence[BenchTable]
-    targets: Sequence[BenchTarget] = ()
     notes: Sequence[str] = ()
     settings: Row = field(default_factory=dict)
 
@@ -104,7 +84,6 @@ class BenchResult:
             "method": self.method,
             "settings": settings | self.settings,
             "tables": {sheet.name: list(sheet.rows) for sheet in self.sheets},
-            "targets": [target.record() for target in self.targets],
             "notes": list(self.notes),
         }
 
@@ -112,16 +91,5 @@ class BenchResult:
         console.print(Text(f"{name}: {self.method}"))
         for sheet in self.sheets:
             console.print(fitting(sheet.table(), console))
-        if measured := [target for target in self.targets if target.value is not None]:
-            console.print(fitting(_verdicts(measured), console))
         for note in self.notes:
             console.print(Text(f"· {note}"))
-
-
-def _verdicts(targets: Sequence[BenchTarget]) -> Table:
-    words = {True: Text("met", style="green"), False: Text("missed", style="bold red")}
-    table = Table("target", "bound", "measured", "", title="targets", title_justify="left", title_style="bold")
-    for target in targets:
-        verdict = words[bool(target.met)]
-        table.add_row(Text(target.what), f"{target.rule} {target.bound:g}", f"{target.value:.3g}", verdict)
-    return table
