@@ -37,9 +37,9 @@ class Counts:
         hits, trials = np.zeros(shape), np.zeros(shape)
         for _, record in some.iterrows():
             place = places.index(record[over]) if over else 0
-            at = (list(rows).index(record[by]), place, list(seeds).index(record["seed"]))
+            row, seed = list(rows).index(record[by]), list(seeds).index(record["seed"])
             for name, (found, n) in record["about"]["clusters"].items():
-                hits[(*at, names[name])], trials[(*at, names[name])] = found, n
+                hits[row, place, seed, names[name]], trials[row, place, seed, names[name]] = found, n
         complete = trials.size and (trials.sum(3) > 0).all()
         return Counts(rows, hits, trials) if complete else None
 

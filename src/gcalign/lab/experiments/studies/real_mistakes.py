@@ -244,8 +244,9 @@ def _trained(
     train: pd.DataFrame, name: str, setting: Mapping[str, float], seed: int, scale: str, weights: Tensor | None = None
 ) -> Towers:
     make, _ = LOSSES[name]
-    texts = (train[column].tolist() for column in ("english", "translation"))
-    return Towers(*texts, make(**setting), seed, EPOCHS[scale], center=name == CENTRED, weights=weights)
+    english, translation = train["english"].tolist(), train["translation"].tolist()
+    options: dict[str, Any] = {"center": name == CENTRED, "weights": weights}
+    return Towers(english, translation, make(**setting), seed, EPOCHS[scale], **options)
 
 
 def _audited(train: pd.DataFrame, setting: Mapping[str, float], seed: int, scale: str) -> Any:

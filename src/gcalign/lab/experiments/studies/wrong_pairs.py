@@ -249,8 +249,9 @@ def gca_uot_published(eps: float, relax: float) -> nn.Module:
     """As the published code has it, in both directions."""
     import gcalign
 
-    options: dict[str, Any] = {"relax": (relax, relax), "q": 0.6, "lam": 0.01, "w_kl": 1.0, "w_robust": 0.02}
-    return gcalign.Symmetric(gcalign.methods.gca_uot_published(eps, **options))
+    divergence = gcalign.KL(normalized=True) + 0.02 * gcalign.Robust(0.6, 0.01)
+    sides = (gcalign.Rows(relax), gcalign.Columns(relax))
+    return gcalign.Symmetric(gcalign.Alignment(gcalign.Cosine(eps), sides, divergence))
 
 
 def forward_corrected(eps: float, share: float) -> Callable[[Tensor, Tensor], Tensor]:
@@ -259,8 +260,10 @@ def forward_corrected(eps: float, share: float) -> Callable[[Tensor, Tensor], Te
 
     def loss(z1: Tensor, z2: Tensor) -> Tensor:
         s = normalize(z1, dim=1) @ normalize(z2, dim=1).T / eps
-        both = [(s.diagonal() - s.logsumexp(axis)).exp() for axis in (0, 1)]
-        return -sum(((1 - share) * p + share / len(s)).log().mean() for p in both) / 2
+        there, back = (
+            ((1 - share) * (s.diagonal() - s.logsumexp(axis)).exp() + share / len(s)).log().mean() for axis in (0, 1)
+        )
+        return -(there + back) / 2
 
     return loss
 
