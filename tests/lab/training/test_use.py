@@ -76,7 +76,7 @@ def test_a_baseline_says_its_model_and_takes_the_data_of_the_run_it_is_like(run,
     assert like == words
     assert like.of == "untrained (encoder small, width 0.25, stem auto, seed 0)"
     assert like.seed == 0
-    assert len(run.results()) == lines  # it is no measurement of the run
+    assert [line["kind"] for line in run.results()[lines:]] == ["baseline"]  # for its report; no probe of the run
     assert main(["probe", "run=untrained", "model.width=0.25", "seed=3", "data=scenes", "protocol=knn"]) == 0
     assert capsys.readouterr().out.startswith("untrained (encoder small, width 0.25, stem auto, seed 3), knn: ")
 
