@@ -1,11 +1,12 @@
 # make demo: set up and show a result.  make test: set up, lint, types and tests.  Both start from nothing but Python.
+# The demo installs what it needs and no more; everything else adds the rest to the same .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 SEED ?= 0
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   pretrain on the embedded data, probe, print a table and write a report"
+	@echo "make demo   train on built-in data, probe, print a table and write a report"
 	@echo "make test   lint, types and tests"
 	@echo "make slow   the tests that take longer"
 	@echo "make fuzz   20,000 random calls against a float64 computation; SEED=1 for others"
@@ -19,12 +20,20 @@ help:
 	@echo "make pages  write again the pages and pictures that follow from the code"
 	@echo "make clean  remove the virtual environment"
 
-.venv/ready: pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.venv/demo: pyproject.toml constraints.txt
+	@echo "installs torch, lightning, kornia, scikit-learn and what they need into .venv: about 1.2 GB, a few minutes"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	$(PIP) -c constraints.txt -e '.[demo]'
 	@touch $@
 
-demo: .venv/ready
+.venv/ready: .venv/demo
+	@echo "adds the rest of the lab, and what lints and tests it: about 0.8 GB more"
+	$(PIP) -c constraints.txt -e '.[train,dev]'
+	@touch $@
+
+demo: .venv/demo
 	$(BIN)/gcalign demo
 
 test: .venv/ready
@@ -48,7 +57,7 @@ mutations: .venv/ready
 	$(BIN)/python tests/mutations.py
 
 differential: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	$(PIP) -c constraints.txt -e '.[peers]'
 	$(BIN)/pytest -s tests/core/test_differential.py
 
 versions:
@@ -58,7 +67,7 @@ clients: .venv/ready
 	$(BIN)/python tests/clients.py $(if $(CHECKOUTS),--checkouts $(CHECKOUTS))
 
 dependencies: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(PIP) pip-audit
 	$(BIN)/pytest -rs tests/test_dependencies.py
 
 pages: .venv/ready
@@ -68,7 +77,7 @@ pages: .venv/ready
 	$(BIN)/python docs/explorer/emoji.py
 
 docs: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PIP) -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 

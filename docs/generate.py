@@ -414,13 +414,15 @@ key=value words ── training/config ──▶ Config ── training/samples 
 `train` in `training/train.py` is the whole of it in one function. Beside this way stand `verify` (the theorems), `bench` (times), `audit` and `align` (two files of embeddings) and `report` (pages). `lab/files.py` writes files,
 `lab/limits.py` limits sizes, `lab/pictures.py` opens images, and `lab/outside.py` imports code of the user's own.
 
+Tests lie as the source does: those of `lab/training/export.py` are in `tests/lab/training/test_export.py`. What several of them share is in `tests/lab/conftest.py` and `tests/small_runs.py`.
+
 ## Which file would you open?
 
 | you want to | open |
 |---|---|
 | add a relaxation of the marginals | `constraints.py` (or one file of your own: [Add your own](add-your-own.md)) |
 | train with another loss from the command line | `methods.py`: five lines under a name |
-| read images from one more kind of file | `lab/data/stores.py`: a function that opens it as a table, and its line in `STORES`; a new image format is a word in `lab/pictures.py` |
+| read images from one more kind of file | `lab/data/stores.py`: a function that says how to read the records of each split, and its line in `STORES`; a new image format is a word in `lab/pictures.py` |
 | read a table in one more format | `lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py` |
 | add an augmentation | `lab/data/views.py`: a function and a line in `_POLICIES` |
 | change how pairs are mismatched, ordered or drawn | `lab/training/stream.py` |

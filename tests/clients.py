@@ -120,7 +120,7 @@ CLIENTS = (
         alone=("open_clip_torch==3.3.0", "timm==1.0.22"),
         ours=("interop/test_interop.py", "-k", "clip"),
     ),
-    Client("scikit-learn", (), ours=("lab/training/test_stays.py", "-k", "estimator or partners or table_as_y")),
+    Client("scikit-learn", (), ours=("lab/test_estimator.py",)),
     Client("POT", (), ours=("transport/test_solve_like_pot.py",)),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 import gcalign
 from gcalign.lab.data.images import InMemory
@@ -20,6 +22,8 @@ TINY = ["epochs=3", "batch_size=16", "log_every=2", "checkpoint_every=2", "model
         "model.width=0.25", "accelerator=cpu", "views=plain"]  # fmt: skip
 SCENES = ["data=scenes", "data.limit=64", "epochs=1", "batch_size=32", "model.width=0.25", "model.hidden=16",
           "model.out=8", "accelerator=cpu", "logger=none", "log_every=1"]  # fmt: skip
+SHAPES = ["data=shapes", "epochs=1", "batch_size=32", "model.width=0.25", "model.hidden=16", "model.out=8",
+          "logger=none"]  # fmt: skip
 
 
 class StoppedError(Exception):
@@ -31,6 +35,21 @@ def pictures(n=40, labels=True):
     pixels = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8)
     known = {"labels": torch.arange(n) % 4, "domains": torch.arange(n) % 2} if labels else {}
     return InMemory(pixels, name="tiny", split="train", **known)
+
+
+def png(grey=0, size=(8, 8), kind="PNG"):
+    """The bytes of an image of one grey level, which tells it apart after decoding; or of one colour."""
+    buffer = io.BytesIO()
+    Image.new("RGB", size, grey if isinstance(grey, tuple) else (grey, grey, grey)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def folder_of(folder, n=40, size=(24, 24)):
+    """A folder of n images, each of another grey level."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in range(n):
+        (folder / f"{k:03}.png").write_bytes(png(k, size))
+    return folder
 
 
 def config_for(folder, *words):

@@ -31,6 +31,19 @@ def test_500_random_calls_are_right_or_refused():
     assert sum(v.kind == "refused" for v in verdicts) > 0.05 * CASES
 
 
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [
+        (11, 13616),  # factors of two scalings overflowed before they met an entry of the kernel
+        (11, 14448),  # masses of one's own that are those of the target: nothing to refuse
+        (11, 15131),
+        (12, 924),  # squares of a right-hand side of 1e-24 were 0, so that it counted as solved
+    ],
+)
+def test_a_case_that_failed_once_is_right(seed, number):
+    assert judge(draw(seed, number)).failure == ""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_2000_more_of_each_seed_are_right_or_refused(seed):

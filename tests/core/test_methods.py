@@ -135,3 +135,10 @@ def test_metrics_are_their_definitions(batch):
     h, y = torch.randn(9, 4, dtype=torch.float64), torch.tensor([3, 3, 3, 1, 1, 1, 8, 8, 8])
     spread = [(h[i] - h[y == y[i]].mean(0)).norm() for i in range(9)]
     torch.testing.assert_close(gcalign.metrics.compactness(h, y), torch.stack(spread).mean())
+
+
+def test_a_plan_says_which_sums_need_not_hold():
+    z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    assert "(relaxed)" in repr(gcalign.method("gca-uot").plan(z1, z2))
+    assert "(free)" in repr(gcalign.method("ince").plan(z1, z2))
+    assert "(" not in repr(gcalign.method("gca-ince").plan(z1, z2))[5:]

@@ -114,6 +114,15 @@ def test_the_order_of_views_does_not_matter_to_a_converged_balanced_plan():
     torch.testing.assert_close(criterion([a, b, c], multi="joint"), criterion([c, a, b], multi="joint"))
 
 
+def test_iterations_go_on_until_every_view_has_converged():
+    views = made(3)
+    loss = {
+        tol: gcalign.Alignment(gcalign.Cosine(0.1), (gcalign.Columns(),), gcalign.KL(), iterations=300, tol=tol)
+        for tol in (0.0, 1e-10)
+    }  # the first view is free and never moves
+    torch.testing.assert_close(*(criterion(views, multi="joint") for criterion in loss.values()))
+
+
 def test_a_joint_loss_falls_as_views_agree_and_differs_from_the_pairwise_one():
     near, criterion = made(3, seed=1), gcalign.method("gca-ince", eps=0.2)
     far = [near[0], near[1], near[2].flip(0)]

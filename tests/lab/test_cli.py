@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import fcntl
 import json
 import os
@@ -13,27 +15,38 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from gcalign import cli
+from gcalign.lab import files
+from gcalign.lab.commands import either
+from gcalign.lab.training import keys
+from gcalign.lab.training.config import Config, configured
+from gcalign.lab.training.runs import Run
+from gcalign.lab.training.typed import written
+from gcalign.lab.words import missing
+from gcalign.methods import names
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_help_lists_every_command_with_an_example(capsys):
+def test_help_lists_every_command_and_the_exit_codes(capsys):
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert "example:" in shown
-    assert all(name in shown for name in cli.COMMANDS)
+    assert all(words in shown for words in (*cli.COMMANDS, "example:", "Exit codes: 0 ", "1 ", "2 ", "130 "))
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_each_command_has_help_with_an_example_of_itself(capsys, name):
     assert cli.main([name, "--help"]) == 0
-    assert f"example:\n  gcalign {name}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"example:\n  gcalign {name}" in shown
+    tables = ("align", "audit", "bench", "claims", "demo", "list", "probe", "verify")
+    assert "--json PATH" in shown or name not in tables
 
 
 def test_help_and_completion_import_nothing_heavy_and_no_other_command():
@@ -112,11 +125,8 @@ def test_a_completed_folder_is_one_word_for_the_shell(hostile, capsys, line):
     assert cli.main(["completion", "words", line]) == 0
     (word,) = capsys.readouterr().out.splitlines()
     assert shlex.split(word) == [f"run=runs/{HOSTILE}"]
-
-
-def test_a_folder_outside_is_completed(hostile, capsys):
     assert cli.main(["completion", "words", f"gcalign probe run={hostile}/ru"]) == 0
-    assert capsys.readouterr().out.split() == [f"run={hostile}/runs"]
+    assert capsys.readouterr().out.split() == [f"run={hostile}/runs"]  # a folder elsewhere
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -149,22 +159,15 @@ def broken(*_, **__):
     return len(3)
 
 
-@pytest.mark.parametrize("words", [["--debug", "list"], ["list", "--debug"], ["train", "--debug"]])
-def test_debug_shows_where_an_error_was_raised(monkeypatch, capsys, words):
+@pytest.mark.parametrize("words", [["--debug", "list"], ["list", "--debug"], ["list"], ["train", "--debug"]])
+def test_an_error_of_ours_is_one_line_and_debug_shows_where_it_was_raised(monkeypatch, capsys, words):
     for name in ("training.listing.show", "training.config.configured"):
         monkeypatch.setattr(f"gcalign.lab.{name}", broken)
     assert cli.main(words) == 2
-    err = capsys.readouterr().err
-    assert "return len(3)" in err
-    assert err.splitlines()[-1].startswith("gcalign: object of type 'int' has no len()")
-
-
-def test_an_error_of_ours_is_one_line_that_names_debug(monkeypatch, capsys):
-    monkeypatch.setattr("gcalign.lab.training.listing.show", broken)
-    assert cli.main(["list"]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "--debug" in err
+    *trace, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("gcalign: object of type 'int' has no len()")
+    assert "--debug" in last
+    assert ("return len(3)" in "".join(trace)) == ("--debug" in words)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
@@ -185,7 +188,6 @@ def test_a_full_standard_output_is_said_as_such(words):
         (["probe", "run=nowhere"], "run=nowhere must be a folder"),
         (["probe", "protcol=knn"], "did you mean 'protocol'"),
         (["probe", "protocol=knn"], "run= is missing"),
-        (["train", "epcohs=3"], "did you mean 'epochs'"),
         (["embed", "run=x", "-o", "features.csv"], ".parquet file"),
         ([], "COMMAND"),
         (["verify", "--only", "thm:gcarinse"], "did you mean 'thm:gcarince'"),
@@ -196,11 +198,7 @@ def test_a_full_standard_output_is_said_as_such(words):
         (["verify", "--only", "thm:byol", "--case", "-1"], "must be at least 0"),
         (["verify", "--sed", "3"], "unrecognized arguments: --sed"),
         (["verify", "--json", "/does/not/exist.json"], "directory that exists"),
-        (["list", "--json", "/does/not/exist.json"], "directory that exists"),
         (["probe", "run=pixels", "--json", "/"], "must be a file"),
-        (["demo", "--json", "/does/not/exist.json"], "directory that exists"),
-        (["audit", "a.npy", "b.npy", "-o", "out.csv", "--json", "/does/not/exist.json"], "directory that exists"),
-        (["claims", "--json", "/does/not/exist.json"], "directory that exists"),
         (["list", "/does/not/exist", "--json", "-"], "has no runs"),
     ],
 )
@@ -222,26 +220,17 @@ def test_a_claim_that_fails_is_a_finding_and_not_an_error(capsys):
     assert err == ""  # no progress where there is no terminal
 
 
-def test_json_to_standard_output_is_alone_there(capsys):
+def test_json_to_standard_output_is_alone_there_and_has_a_command_that_shows_its_numbers(capsys):
     assert cli.main(["verify", "--only", "thm:gcarince", "--cases", "12", "--seed", "7", "--json", "-"]) == 0
     out, err = capsys.readouterr()
-    written = json.loads(out)
     assert err == ""
-    assert written["seed"] == 7
+    written = json.loads(out)
     (verdict,) = written["verdicts"]
-    assert verdict["label"] == "thm:gcarince"
-    assert verdict["cases"] == 12
+    assert (written["seed"], verdict["label"], verdict["cases"]) == (7, "thm:gcarince", 12)
     assert verdict["replay"].startswith("gcalign verify --only thm:gcarince --seed 7 --case ")
-
-
-def test_the_replay_command_prints_the_two_sides_and_their_violation(capsys):
-    assert cli.main(["verify", "--only", "thm:gcarince", "--cases", "12", "--json", "-"]) == 0
-    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
     assert cli.main(verdict["replay"].split()[1:]) == 0
     shown = capsys.readouterr().out
-    assert repr(verdict["worst"]["left"]) in shown
-    assert repr(verdict["worst"]["right"]) in shown
-    assert "violated" in shown
+    assert all(repr(verdict["worst"][side]) in shown for side in ("left", "right"))
     assert cli.main([*verdict["replay"].split()[1:], "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["replays"] == {"thm:gcarince": verdict["worst"]}
 
@@ -274,23 +263,18 @@ def test_one_small_function_is_a_new_command(monkeypatch, capsys):
 
 @pytest.fixture
 def listed(tmp_path):
-    """A folder with one run that was probed twice."""
-    from gcalign.lab import files
-    from gcalign.lab.training.config import configured
-    from gcalign.lab.training.runs import Run
-
+    """A folder with one run that was probed."""
     config = configured(["method=gca-uot", "data=scenes", "seed=3", "name=a-name-that-is-long", f"runs={tmp_path}"])
-    run = Run.of(config)
+    run, probe = Run.of(config), {"kind": "probe", "protocol": "knn", "accuracy": 0.5}
     run.start(config)
-    probes = [{"kind": "probe", "protocol": "knn", "accuracy": value} for value in (0.25, 0.5)]
-    files.append_json_lines(run.results_file, [{"kind": "train", "step": 7, "loss": 1.0}, *probes])
+    files.append_json_lines(run.results_file, [{"kind": "train", "step": 7, "loss": 1.0}, probe])
     return run
 
 
 def test_runs_are_listed_as_json_with_numbers(listed, capsys, tmp_path):
     assert cli.main(["list", str(tmp_path), "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["accuracy"] == {"knn": 0.5}  # the last one measured
+    assert row["accuracy"] == {"knn": 0.5}
     assert (row["method"], row["seed"], row["state"], row["run"]) == ("gca-uot", 3, "step 7", str(listed.path))
     assert cli.main(["list", str(tmp_path), "--json", str(tmp_path / "rows.json")]) == 0
     assert json.loads((tmp_path / "rows.json").read_text()) == [row]
@@ -346,14 +330,87 @@ def test_no_color_is_respected():
     assert not re.search(coloured, in_terminal(100, *words, NO_COLOR="1"))
 
 
-@pytest.mark.parametrize("name", ["audit", "bench", "claims", "demo", "list", "probe", "verify"])
-def test_every_command_that_prints_a_table_can_write_it_as_json(name, capsys):
-    assert cli.main([name, "--help"]) == 0
-    assert "--json PATH" in capsys.readouterr().out
+# --- what a newcomer types first: help, dry runs, both habits of options, missing extras -----------------------------
 
 
-def test_the_help_states_the_exit_codes(capsys):
-    assert cli.main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    for words in ("Exit codes: 0 it ran", "1 some runs", "2 an error", "130 interrupted"):
-        assert words in shown
+def test_help_has_every_key_with_its_default_and_a_description(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    plain = dataclasses.asdict(Config())
+    for name, value in [(k, v) for k, v in plain.items() if k not in ("method", "data", "logger_args")]:
+        for part, inner in value.items() if isinstance(value, dict) else [("", value)]:
+            key = f"{name}.{part}" if part else name
+            (line,) = [line for line in shown if line.startswith(f"  {key}={written(inner)} ")]
+            assert len(line.split()) >= 2
+
+
+def test_help_has_the_options_of_every_method():
+    assert tuple(keys.options()) == names()[: len(keys.options())]
+    assert dict(keys.options()["gca-uot"])["relax"] == "[0.2,0.2]"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data=folder"], "data=folder needs the one that holds the images"),
+        (["data=folder", "data.root=nowhere"], "root='nowhere' does not exist"),
+        (["data=folder", "data.root=empty"], "empty holds no images"),
+        (["data=folder", "data.root=file.txt"], "root=file.txt is not a folder"),
+        (["data=parquet"], "data=parquet found nothing as no root= was given"),
+        (["data=parquet", "data.root=empty"], "data=parquet found nothing in root='empty'"),
+        (["data=pairs"], "data=pairs needs data.root="),
+        (["data=pairs", "data.root=nowhere"], "data.root=nowhere does not exist"),
+        (["data=cifar10", "data.root=nowhere"], "root='nowhere' does not exist"),
+        (["data=scenes", "method.eps=nan"], "eps=nan must be > 0"),
+        (["data=scenes", "method.eps=1e-400"], "eps=0 must be > 0"),
+        (["data=scenes", "method=gca-rince", "method.q=2"], "q=2 must be"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("no image")
+    for more in (["dry=true"], []):
+        assert cli.main(["train", *words, *more]) != 0
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_shows_words_that_make_the_same_run(tmp_path, capsys):
+    words = ["method=gca-uot", "epochs=3", "method.relax=[1.0,2.0]", f"runs={tmp_path}"]
+    assert cli.main(["train", *words, "dry=true"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    again = configured(
+        [line for line in shown if "=" in line and not line.startswith("dry=") and line != "logger_args={}"]
+    )
+    assert again == configured(words)
+    assert f"folder: {tmp_path}/{again.folder}" in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_flags_are_understood_where_keys_are_usual_and_keys_where_flags_are(tmp_path, capsys):
+    assert cli.main(["train", "--epochs", "3", "--batch-size=64", "--runs=", "--dry"]) == 0
+    out = capsys.readouterr().out
+    assert all(words in out for words in ("epochs=3", "batch_size=64", "folder: gca-ince-scenes-"))
+    for words in ([str(tmp_path), "mean=true"], [f"folder={tmp_path}", "mean=true"]):
+        assert cli.main(["list", *words]) == 2
+        assert f"gcalign: {tmp_path} has no runs" in capsys.readouterr().err
+    parser = argparse.ArgumentParser()
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("-o", "--output")
+    assert either(parser, ["run=x", "--output", "a=b", "--k", "5"]) == ["--output", "a=b", "run=x", "k=5"]
+
+
+def test_a_missing_extra_is_named():
+    assert "'.[train]'" in missing(ModuleNotFoundError("No module named 'hydra'", name="hydra.core"))
+    assert "No module named 'other'" in missing(ModuleNotFoundError("No module named 'other'", name="other"))
+
+
+def test_a_command_without_its_extra_says_so(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    for name in [name for name in sys.modules if name.startswith("gcalign.lab.training.train")]:
+        monkeypatch.delitem(sys.modules, name)
+    began = time.monotonic()
+    assert cli.main(["train", "data=scenes"]) == 2
+    assert "lightning" in capsys.readouterr().err
+    assert time.monotonic() - began < 60

@@ -7,12 +7,14 @@ import logging
 import math
 import sys
 import types
+import zlib
 
 import pytest
 import torch
 from torch import nn
 
 from gcalign.lab.models import Twin, encoder, momentum_at, outside, predictor, projector
+from gcalign.lab.models.encoders import NGrams, hashed
 
 
 def parameters(module: nn.Module) -> int:
@@ -240,5 +242,14 @@ def test_momentum_rises_from_its_base_to_one():
     assert momentum_at(5, 10, 0.99) == pytest.approx(0.995)
     assert momentum_at(10, 10, 0.99) == momentum_at(11, 10, 0.99) == 1
     assert momentum_at(3, 12, 0.9) == pytest.approx(1 - 0.1 * (math.cos(math.pi / 4) + 1) / 2)
-    with pytest.raises(ValueError, match=r"\[0, 1\]; BYOL uses 0.996"):
-        Twin(online(), momentum=1.5)
+
+
+def test_n_grams_are_hashed_alike_on_every_machine():
+    assert tuple(hashed("ab")[:4]) == tuple(zlib.crc32(x.encode()) for x in ("1 ", "1a", "1b", "1 "))
+    assert hashed("Red  heart").tolist() == hashed("red heart").tolist() != hashed("heart red").tolist()
+
+
+def test_a_text_is_encoded_alone_as_in_a_batch():
+    encoder = NGrams(buckets=128, width=0.25)
+    texts = ["red heart", "a", "赤いハート"]
+    torch.testing.assert_close(encoder(texts), torch.cat([encoder([text]) for text in texts]))

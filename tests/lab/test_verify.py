@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
+import re
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy
 import pytest
@@ -12,13 +13,14 @@ import torch
 from scipy import optimize
 
 import gcalign
-from gcalign import cli, methods
+from gcalign import cli
 from gcalign.lab import paper, verify
 from gcalign.lab.verify import lemmas, paths, uniformity
 from gcalign.lab.verify.claims import Case, Claim, Draw
 from gcalign.lab.verify.costs import Flops, counted, macs
-from gcalign.lab.verify.rince import _wasserstein
+from gcalign.lab.verify.rince import wasserstein
 
+PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 EXPECTED = {
     "thm:cl_eq_ot": "holds",
     "thm:byol": "holds after correction",
@@ -72,6 +74,17 @@ def test_each_claim_gets_its_verdict(verdicts, label):
     assert v.verdict == EXPECTED[label], v.evidence
     assert (v.violations > 0) == (v.verdict == "fails")
     assert v.worst.violated == (v.verdict == "fails")
+
+
+def test_the_page_of_statements_says_what_the_check_says(verdicts):
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    checked = 0
+    for label, v in verdicts.items():
+        (row,) = [row for row in rows if f"`{label}`" in row.split(" | ")[1]] or [None]
+        if row is not None and re.search(r"\*\*(holds|fails)\*\*", row):
+            assert f"**{v.verdict.split()[0]}" in row, label
+            checked += 1
+    assert checked >= 11
 
 
 def test_whatever_does_not_simply_hold_says_what_kind_of_error_it_is(verdicts):
@@ -153,15 +166,12 @@ def test_a_common_shift_is_seen_by_a_scale_of_scores_alone_and_centring_removes_
     [("ince", "thm:cl_eq_ot"), ("rince", "thm:rince"), ("byol", "thm:byol"), ("gca-ince", "lm:klfg")],
 )
 def test_a_broken_loss_is_caught(monkeypatch, name, label):
-    factory = methods._REGISTRY[name]
-
-    @functools.wraps(factory)
-    def broken(**options):
-        criterion = factory(**options)
-        return lambda z1, z2: criterion(z1, z2) * (1 + 1e-9)
+    def broken(called, **options):
+        criterion = gcalign.method(called, **options)
+        return (lambda z1, z2: criterion(z1, z2) * (1 + 1e-9)) if called == name else criterion
 
     assert verify.run([label], cases=3)[0].verdict.startswith("holds")
-    monkeypatch.setitem(methods._REGISTRY, name, broken)
+    monkeypatch.setattr(verify.claims, "method", broken)
     assert verify.run([label], cases=3)[0].verdict == "fails"
 
 
@@ -180,7 +190,7 @@ def test_the_end_of_the_path_is_the_plan_of_the_library():
 
 def test_a_path_that_contracts_too_slowly_is_caught(monkeypatch):
     assert verify.run(["Convergence"], cases=5)[0].verdict == "holds"
-    monkeypatch.setattr(lemmas, "_contraction", lambda log_k: (0.05, 0.05))
+    monkeypatch.setattr(lemmas, "contraction", lambda log_k: (0.05, 0.05))
     assert verify.run(["Convergence"], cases=5)[0].verdict == "fails"
 
 
@@ -190,14 +200,14 @@ def test_the_contraction_is_that_of_plain_loops():
     eta = max(
         k[i][m] * k[j][n] / (k[j][m] * k[i][n]) for i in range(3) for j in range(3) for m in range(4) for n in range(4)
     )
-    printed, birkhoff = lemmas._contraction(log_k)
+    printed, birkhoff = lemmas.contraction(log_k)
     assert printed == pytest.approx((eta - 1) ** 0.5 / (eta + 1) ** 0.5)
     assert birkhoff == pytest.approx((eta**0.5 - 1) / (eta**0.5 + 1))
 
 
 @pytest.mark.parametrize(("classes", "dim"), [(2, 1), (3, 5), (10, 9)])
 def test_a_simplex_is_regular(classes, dim):
-    points = uniformity._simplex(classes, dim)
+    points = uniformity.simplex(classes, dim)
     assert points.shape == (classes, dim)
     distances = torch.cdist(points, points)[~torch.eye(classes, dtype=torch.bool)]
     assert torch.allclose(distances, torch.full_like(distances, (2 * classes / (classes - 1)) ** 0.5))
@@ -205,7 +215,7 @@ def test_a_simplex_is_regular(classes, dim):
 
 
 def test_more_classes_than_a_simplex_has_room_for_break_the_lemma(monkeypatch):
-    monkeypatch.setattr(uniformity, "_simplex", lambda classes, dim: 0.5 * torch.eye(classes, dim).double())
+    monkeypatch.setattr(uniformity, "simplex", lambda classes, dim: 0.5 * torch.eye(classes, dim).double())
     assert verify.run(["lm:ot_sup_loss"], cases=5)[0].verdict == "fails"
 
 
@@ -244,7 +254,7 @@ def test_the_published_losses_multiply_what_a_hand_count_gives():
 
 def test_a_nan_is_a_violation(monkeypatch):
     claim = Claim("x", "x", "l", "≤", "r", "", lambda draw: Case(float("nan"), 0.0, {}), "cases", 1)
-    monkeypatch.setitem(verify.claims._CLAIMS, "x", claim)
+    monkeypatch.setitem(verify.claims.CLAIMS, "x", claim)
     assert verify.run(["x"])[0].verdict == "fails"
 
 
@@ -277,7 +287,7 @@ def test_the_bracket_contains_the_linear_programs_w1():
         mu, nu = torch.full((4,), 1 / 4).double(), torch.full((9,), 1 / 9).double()
         cost = torch.cdist(x, y)
         exact = ot.emd2(mu.numpy(), nu.numpy(), cost.numpy())
-        bracket = _wasserstein(cost, mu, nu)
+        bracket = wasserstein(cost, mu, nu)
         assert bracket.dual <= exact + 1e-12
         assert exact <= bracket.primal + 1e-12
         assert bracket.primal - bracket.dual < 0.05 * exact

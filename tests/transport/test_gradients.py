@@ -201,3 +201,25 @@ def test_every_mode_is_exact_on_a_plan_that_has_not_converged(name, mode, learna
     choice = gcalign.method(name, eps=0.05, iterations=2, gradient=mode).explain(*z)
     assert choice.mode == "truncated"
     assert "has not converged" in choice.reason
+
+
+@pytest.mark.parametrize("mode", ["implicit", "truncated"])
+@pytest.mark.parametrize("scale", [1e-24, 1e24])
+def test_the_gradient_of_a_tiny_or_huge_loss_is_that_of_the_loss_times_a_number(mode, scale):
+    z = [x.detach().float().requires_grad_() for x in embeddings(6)]
+    weights = torch.tensor([1e-9, 1.0, 1.0, 1.0, 1.0, 1.0])  # so that steps are done in log space
+    criterion = gcalign.method("gca-rince", eps=0.3, iterations=200, gradient=mode)
+    loss = criterion(*z, weights=weights)
+    want = torch.autograd.grad(loss, z, retain_graph=True)
+    for found, expected in zip(torch.autograd.grad(scale * loss, z), want, strict=True):
+        torch.testing.assert_close(found / scale, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_factors_that_overflow_together_are_not_multiplied():
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        z = [torch.randn(6, 3, generator=generator).requires_grad_() for _ in range(2)]
+        loss = gcalign.method("gca-rince", eps=0.005, q=0.1, gradient="truncated")(*z)
+        want = torch.autograd.grad(loss, z, retain_graph=True)
+        for found, expected in zip(torch.autograd.grad(1e33 * loss, z), want, strict=True):
+            torch.testing.assert_close(found / 1e33, expected, rtol=1e-3, atol=1e-5)

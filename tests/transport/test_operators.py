@@ -15,6 +15,7 @@ from gcalign.transport.operators.blocked import Stored
 from gcalign.transport.operators.reference import Reference
 from gcalign.transport.operators.sources import Given, Inner
 from gcalign.transport.operators.streamed import Streamed
+from gcalign.transport.warm import Memory
 
 NAMES = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot")
 
@@ -197,6 +198,16 @@ def test_a_warm_start_recalls_ids_only():
     assert criterion.memory.recall(columns(torch.arange(100, 120)), like) is None
     half = criterion.memory.recall(columns(torch.arange(10, 30)), like)
     assert (half[10:] == half[:10].mean()).all()
+
+
+def test_a_warm_start_stores_potentials_without_the_mean_of_their_batch():
+    memory, like = Memory(), torch.zeros((), dtype=torch.float64)
+    b = torch.tensor([-1.0, 1.0, -2.0, 2.0], dtype=torch.float64)
+    sides = [gcalign.Side(torch.eye(4), ids=ids) for ids in torch.arange(8).split(4)]
+    for side, mean in zip(sides, (7.0, -3.0), strict=True):
+        memory.keep(gcalign.Sides.in_cross(side, side), b + mean)
+    both = sides[0].joined(sides[1])
+    torch.testing.assert_close(memory.recall(gcalign.Sides.in_cross(both, both), like), torch.cat([b, b]))
 
 
 def test_a_warm_start_follows_a_change_of_dtype():

@@ -23,12 +23,14 @@ def conjugate_gradients(
     def inner(x: Tensor, y: Tensor) -> Tensor:
         return (weights * x * y).sum()
 
-    residual = project(rhs)
+    largest = rhs.abs().max()
+    unit = torch.where(largest > 0, largest, 1)  # squares of a tiny right-hand side would underflow
+    residual = project(rhs / unit)
     x, direction, size = torch.zeros_like(rhs), residual, inner(residual, residual)
     enough = size * torch.finfo(rhs.dtype).eps ** 1.6
     for _ in range(2 * len(rhs) + 20):
         if bool(size <= enough):
-            return x
+            return x * unit
         image = project(apply(direction))
         curvature = inner(direction, image)
         if not bool(curvature > 1e-3 * inner(direction, direction)):
@@ -38,4 +40,4 @@ def conjugate_gradients(
         residual = residual - step * image
         size, before = inner(residual, residual), size
         direction = residual + size / before * direction
-    return x if bool(size <= 1e3 * enough) else None
+    return x * unit if bool(size <= 1e3 * enough) else None

@@ -87,7 +87,11 @@ class Parts:
             return None
         alpha, x, beta, y = (torch.stack(vectors, 1) for vectors in zip(*self._parts, strict=True))
         factors = operator.relative(alpha, beta, s.a, s.b)
-        return None if factors is None else (factors[0] * x, factors[1] * y)
+        if factors is None:
+            return None
+        left, right = factors[0] * x, factors[1] * y
+        largest = len(self._parts) * left.abs().max() * right.abs().max()  # of left rightᵀ, before it meets K̂
+        return (left, right) if bool(torch.isfinite(largest)) else None
 
     def block(self, start: int, stop: int, log_k: Tensor) -> Tensor:
         """The sum in rows start:stop, term by term."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import os
 import pickle
 import struct
-import sys
 import time
 import tracemalloc
+import types
 from pathlib import Path
 
 import numpy as np
@@ -27,16 +28,10 @@ from gcalign.lab.data.images import InMemory, OnDemand, described
 from gcalign.lab.data.sides import views_of
 from gcalign.lab.data.sources import labels_of, load, names
 from gcalign.lab.training.config import configured
+from small_runs import png
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is absent")
-
-
-def picture(value: int, size: tuple[int, int] = (8, 8), kind: str = "PNG") -> bytes:
-    """An image of one grey level, which tells it apart after decoding."""
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (value, value, value)).save(buffer, kind)
-    return buffer.getvalue()
 
 
 def write_table(path: Path, images: list[bytes], image: str = "image", names: dict | None = None, **columns: list):
@@ -55,7 +50,7 @@ def write_table(path: Path, images: list[bytes], image: str = "image", names: di
 def write_images(folder: Path, values: range | list[int], **options) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for value in values:
-        (folder / f"{value:03}.png").write_bytes(picture(value, **options))
+        (folder / f"{value:03}.png").write_bytes(png(value, **options))
 
 
 def grey(images, indices=None) -> list[int]:
@@ -66,9 +61,9 @@ def grey(images, indices=None) -> list[int]:
 @pytest.fixture
 def cifar(tmp_path):
     labels = [k % 10 for k in range(40)]
-    write_table(tmp_path / "cifar10" / "train.parquet", [picture(k, (32, 32)) for k in range(40)], "img", label=labels)
+    write_table(tmp_path / "cifar10" / "train.parquet", [png(k, (32, 32)) for k in range(40)], "img", label=labels)
     write_table(
-        tmp_path / "cifar10" / "test.parquet", [picture(k, (32, 32)) for k in range(100, 110)], "img", label=labels[:10]
+        tmp_path / "cifar10" / "test.parquet", [png(k, (32, 32)) for k in range(100, 110)], "img", label=labels[:10]
     )
     return tmp_path
 
@@ -89,7 +84,7 @@ def test_a_named_set_is_read_from_each_accepted_layout(cifar, tmp_path):
     assert expected.labels.tolist() == [k % 10 for k in range(40)]
     assert expected.classes[:2] == ("airplane", "automobile")
     assert expected.mean == (0.4914, 0.4822, 0.4465)
-    images, labels = [picture(k, (32, 32)) for k in range(40)], [k % 10 for k in range(40)]
+    images, labels = [png(k, (32, 32)) for k in range(40)], [k % 10 for k in range(40)]
     for k, layout in enumerate(("data/train-{}-of-2", "plain_text/train-{}-of-2", "train/{}", "cifar10/data/train-{}")):
         root = tmp_path / f"layout{k}"
         write_table(root / f"{layout.format(0)}.parquet", images[:25], "img", label=labels[:25])
@@ -105,7 +100,7 @@ def test_a_saved_hugging_face_data_set_is_read(tmp_path):
 
     rows = datasets.Dataset.from_dict(
         {
-            "img": [{"bytes": picture(k, (32, 32)), "path": None} for k in range(20)],
+            "img": [{"bytes": png(k, (32, 32)), "path": None} for k in range(20)],
             "label": [k % 10 for k in range(20)],
         },
         features=datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=list("abcdefghij"))}),
@@ -114,14 +109,6 @@ def test_a_saved_hugging_face_data_set_is_read(tmp_path):
     images = load("cifar10", "test", root=tmp_path)
     assert grey(images) == list(range(10))
     assert images.classes == tuple("abcdefghij")
-
-
-def test_the_middle_square_is_kept_and_brought_to_size():
-    wide = np.random.default_rng(0).integers(0, 256, (10, 30, 3), np.uint8)
-    resized = Image.fromarray(wide).resize((15, 5), Image.Resampling.BILINEAR)
-    assert np.array_equal(pixels_of(wide, 5), np.asarray(resized)[:, 5:10])
-    assert np.array_equal(pixels_of(wide, 10), wide[:, 10:20])
-    assert pixels_of(picture(7, (4, 9)), 16).shape == (16, 16, 3)
 
 
 def test_threads_give_the_same_images_and_the_same_report(tmp_path, monkeypatch):
@@ -139,25 +126,6 @@ def test_threads_give_the_same_images_and_the_same_report(tmp_path, monkeypatch)
         assert np.array_equal(got.pixels.permute(0, 2, 3, 1).numpy(), np.delete(noise, [5, 700], axis=0))
 
 
-@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "CMYK", "1"])
-def test_every_colour_mode_becomes_rgb(mode):
-    buffer = io.BytesIO()
-    Image.new("RGB", (6, 6), (255, 255, 255)).convert(mode).save(buffer, "TIFF")
-    assert (pixels_of(buffer.getvalue(), 6) == 255).all()
-
-
-def test_sixteen_bits_are_scaled_not_clipped():
-    buffer = io.BytesIO()
-    Image.fromarray(np.full((4, 4), 128 * 256, np.uint16)).save(buffer, "PNG")
-    assert (pixels_of(buffer.getvalue(), 4) == 128).all()
-
-
-def test_imagenet_100_has_its_hundred_classes():
-    assert len(set(WNIDS)) == 100
-    assert all(name[0] == "n" and len(name) == 9 for name in WNIDS)
-    assert (WNIDS[0], WNIDS[-1]) == ("n02869837", "n02090622")
-
-
 def test_imagenet_100_is_taken_out_of_a_whole_imagenet(tmp_path):
     for k, name in enumerate([*WNIDS, "n01440764"]):
         write_images(tmp_path / "train" / name, [k])
@@ -165,6 +133,7 @@ def test_imagenet_100_is_taken_out_of_a_whole_imagenet(tmp_path):
     images = load("imagenet100", "train", root=tmp_path, size=8)
     assert grey(images) == list(range(100)) == images.labels.tolist()
     assert images.classes == WNIDS
+    assert len(set(WNIDS)) == 100
     with pytest.raises(ValueError, match=r"99 of the 100 .*n01749939"):
         load("imagenet100", "test", root=tmp_path)
 
@@ -172,9 +141,7 @@ def test_imagenet_100_is_taken_out_of_a_whole_imagenet(tmp_path):
 def test_pacs_is_split_by_domain_and_class(tmp_path):
     domains = [d for d in ("sketch", "photo", "cartoon", "art_painting") for _ in range(70)]
     labels = [k % 7 for k in range(280)]
-    write_table(
-        tmp_path / "pacs" / "train.parquet", [picture(k % 256) for k in range(280)], label=labels, domain=domains
-    )
+    write_table(tmp_path / "pacs" / "train.parquet", [png(k % 256) for k in range(280)], label=labels, domain=domains)
     train, test = (load("pacs", split, root=tmp_path) for split in ("train", "test"))
     assert (len(train), len(test)) == (196, 84)
     assert train.shape == (3, 8, 8)
@@ -242,31 +209,7 @@ def test_cifar10c_is_made_where_it_is_not_on_disk(cifar, monkeypatch):
         load("cifar10c", "test", root=cifar, corruption="brigthness", severity=5)
 
 
-def test_scenes_are_made_on_the_spot():
-    images = load("scenes", "test", limit=12)
-    assert images.name == "scenes"
-    assert len(images) == 12
-    with pytest.raises(ValueError, match="leave size out"):
-        load("scenes", "test", size=99)
-
-
 # --- a user's own
-
-
-def test_a_user_registers_a_data_set_with_one_decorator():
-    try:
-
-        @sources.register("stripes")
-        def stripes(split, *, root, size, limit, seed):
-            return InMemory(torch.zeros(limit, 3, size, size, dtype=torch.uint8), name="stripes", split=split)
-
-        assert "stripes" in names()
-        assert configured(["data=stripes"]).data.name == "stripes"
-        assert load("stripes", "test", size=5, limit=2).shape == (3, 5, 5)
-        with pytest.raises(ValueError, match="data='stripes' is already registered"):
-            sources.register("stripes")(stripes)
-    finally:
-        del sources.DATA_SETS["stripes"], sources.MAKERS["stripes"]
 
 
 def test_a_folder_of_class_folders(tmp_path):
@@ -331,19 +274,13 @@ def test_what_was_made_of_a_folder_is_said(tmp_path):
         assert images.notes == notes
         assert (images.labels is None) == (name in ("loose", "one"))
         assert described(images).endswith("\n  ".join(("", *notes)))
-    assert load(
-        "parquet", "all", root=write_table(tmp_path / "x.parquet", [picture(1)] * 4, label=[0, 1, 0, 1])
-    ).notes == ("labels: the column 'label'",)
-
-
-def test_a_limit_can_be_what_to_take_at_most(tmp_path):
-    write_images(tmp_path, range(10))
-    assert len(load("folder", "test", root=tmp_path, limit=256, at_most=True)) == 3
-    assert len(load("folder", "test", root=tmp_path, limit=2, at_most=True)) == 2
+    assert load("parquet", "all", root=write_table(tmp_path / "x.parquet", [png(1)] * 4, label=[0, 1, 0, 1])).notes == (
+        "labels: the column 'label'",
+    )
 
 
 def test_a_parquet_file_of_plain_bytes_and_words(tmp_path):
-    table = {"photo": [picture(k) for k in range(10)], "label": ["dog", "cat"] * 5, "domain": ["x"] * 10}
+    table = {"photo": [png(k) for k in range(10)], "label": ["dog", "cat"] * 5, "domain": ["x"] * 10}
     pq.write_table(pa.table(table), tmp_path / "mine.parquet")
     for root in (tmp_path, tmp_path / "mine.parquet"):
         images = load("parquet", "all", root=root)
@@ -354,22 +291,17 @@ def test_a_parquet_file_of_plain_bytes_and_words(tmp_path):
     assert load("parquet", "test", root=tmp_path).labels.tolist().count(0) == 2  # 30 % of each class
 
 
-def test_classes_absent_from_one_split_keep_their_numbers(tmp_path):
-    write_table(tmp_path / "train.parquet", [picture(k) for k in range(3)], label=["a", "b", "c"])
-    write_table(tmp_path / "test.parquet", [picture(9)], label=["c"])
-    assert load("parquet", "test", root=tmp_path).labels.tolist() == [2]
-
-
 def test_withheld_labels_are_none(tmp_path):
-    write_table(tmp_path / "test.parquet", [picture(k) for k in range(3)], names={"label": ["a", "b"]}, label=[-1] * 3)
+    write_table(tmp_path / "test.parquet", [png(k) for k in range(3)], names={"label": ["a", "b"]}, label=[-1] * 3)
     assert load("parquet", "test", root=tmp_path).labels is None
-    write_table(tmp_path / "test.parquet", [picture(k) for k in range(3)], label=[0, None, 1])
-    with pytest.raises(ValueError, match="1 of 3 values of 'label' are empty"):
-        load("parquet", "test", root=tmp_path)
+    for labels in ([0, None, 1], [0.0, float("nan"), 1.0]):
+        write_table(tmp_path / "test.parquet", [png(k) for k in range(3)], label=labels)
+        with pytest.raises(ValueError, match=r"1 of 3 .*'label'"):
+            load("parquet", "test", root=tmp_path)
 
 
 def test_columns_are_found_by_what_they_hold_or_by_their_name(tmp_path):
-    pictures, thumbs = [picture(k) for k in range(4)], [picture(9)] * 4
+    pictures, thumbs = [png(k) for k in range(4)], [png(9)] * 4
     named = {"names": {"fine": ["a", "b"], "coarse": ["c"]}, "fine": [0, 1, 0, 1], "coarse": [0] * 4}
     file = write_table(tmp_path / "a.parquet", pictures, **named, thumb=thumbs)
     with pytest.raises(ValueError, match=r"\(fine, coarse\).*'label'"):
@@ -397,10 +329,8 @@ def test_a_large_set_stays_on_disk_and_gives_the_same_images(tmp_path, monkeypat
         for k in range(2):
             write_images(root / "ab"[k], range(20 * k, 20 * k + 20), size=(9, 12))
     else:
-        write_table(
-            root / "all-0.parquet", [picture(k, (9, 12)) for k in range(25)], label=[k // 20 for k in range(25)]
-        )
-        write_table(root / "all-1.parquet", [picture(k, (9, 12)) for k in range(25, 40)], label=[1] * 15)
+        write_table(root / "all-0.parquet", [png(k, (9, 12)) for k in range(25)], label=[k // 20 for k in range(25)])
+        write_table(root / "all-1.parquet", [png(k, (9, 12)) for k in range(25, 40)], label=[1] * 15)
     held = load(kind, "train", root=root, size=6)
     monkeypatch.setattr(sources, "MEMORY", 100)
     lazy = load(kind, "train", root=root, size=6)
@@ -428,7 +358,7 @@ def test_an_unreadable_image_of_a_large_set_is_replaced_by_one_of_its_class(tmp_
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
 def test_memory_is_flat_in_the_number_of_images(tmp_path, monkeypatch, kind):
-    """2,000 images and 20,000: what an image costs beyond its label and its place in the order is its name's bytes."""
+    """500 images and 4,000: what an image costs beyond its label and its place in the order is its name's bytes."""
     import datasets
 
     from gcalign.lab.training.stream import Stream
@@ -436,16 +366,16 @@ def test_memory_is_flat_in_the_number_of_images(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(sources, "MEMORY", 0)
     monkeypatch.setattr(sources, "MEASURED", 100)
-    (tmp_path / "one.png").write_bytes(picture(7))
+    (tmp_path / "one.png").write_bytes(png(7))
     held, peak = [], []
-    for n in (200, 2000, 20000):  # the first for what libraries keep
+    for n in (200, 500, 4000):  # the first for what libraries keep
         root = tmp_path / str(n)
         if kind == "folder":
             for k in range(n):
                 (folder := root / f"class{k % 10}").mkdir(parents=True, exist_ok=True)
                 os.link(tmp_path / "one.png", folder / f"image-{k:07}.png")
         else:
-            write_table(root / "train.parquet", [picture(7)] * n, label=[k % 10 for k in range(n)])
+            write_table(root / "train.parquet", [png(7)] * n, label=[k % 10 for k in range(n)])
         tracemalloc.start()
         images = load(kind, "train", root=root)
         stream = Stream(views_of(images), batch_size=32, epochs=2, seed=0)
@@ -456,8 +386,8 @@ def test_memory_is_flat_in_the_number_of_images(tmp_path, monkeypatch, kind):
         held.append(now + pa.total_allocated_bytes())
         peak.append(most)
         del images, stream
-    assert held[2] - held[1] < 60 * 18000  # a name, a row, a label: a Path alone would be several hundred
-    assert peak[2] - peak[1] < 400 * 18000
+    assert held[2] - held[1] < 60 * 3500  # a name, a row, a label: a Path alone would be several hundred
+    assert peak[2] - peak[1] < 400 * 3500
 
 
 # --- subsets
@@ -473,17 +403,11 @@ def test_a_limit_balances_the_classes_and_nests(cifar):
         load("cifar10", "train", root=cifar, limit=41)
 
 
-def test_a_scarce_class_leaves_its_places_to_the_others(tmp_path):
-    write_table(tmp_path / "train.parquet", [picture(k) for k in range(23)], label=["a"] * 20 + ["b"] * 3)
-    write_table(tmp_path / "test.parquet", [picture(k) for k in range(2)], label=["a", "b"])
-    assert load("parquet", "train", root=tmp_path, limit=12).labels.bincount().tolist() == [9, 3]
-
-
 # --- bad input
 
 
 def test_corrupt_images_are_named_and_skipped_or_fatal(tmp_path):
-    images = [picture(k, kind="JPEG") for k in range(12)]
+    images = [png(k, kind="JPEG") for k in range(12)]
     images[3], images[8], images[9] = images[3][: len(images[3]) // 2], b"", b"GIF89a"
     file = write_table(tmp_path / "x.parquet", images, label=[k // 6 for k in range(12)])
     with pytest.warns(UserWarning, match=r"3 unreadable .*x\.parquet row 3: .*row 8: .*row 9: "):
@@ -532,43 +456,6 @@ def test_fashion_mnist_and_cifar10c_tell_of_their_other_sources(tmp_path, offlin
         load("cifar10c", "test", root=tmp_path, corruption="fog", severity=1)
 
 
-def hub_rows(n: int):
-    import datasets
-
-    kinds = {"picture": datasets.Image(), "species": datasets.ClassLabel(names=["cat", "dog"])}
-    cells = {"picture": [{"bytes": picture(k), "path": None} for k in range(n)], "species": [k % 2 for k in range(n)]}
-    return datasets.Dataset.from_dict(cells, features=datasets.Features(kinds))
-
-
-def test_any_data_set_of_the_hub_is_loaded_by_its_name(monkeypatch):
-    import datasets
-
-    asked = []
-
-    def answer(*repository):
-        asked.append(repository)
-        return datasets.DatasetDict({"train": hub_rows(10), "validation": hub_rows(4)})
-
-    monkeypatch.setattr(stores, "reachable", lambda: True)
-    monkeypatch.setattr(datasets, "load_dataset", answer)
-    images = load("someone/pets", "test")
-    assert asked == [("someone/pets", None)]
-    assert grey(images) == list(range(4))
-    assert (images.labels.tolist(), images.classes) == ([0, 1, 0, 1], ("cat", "dog"))
-
-
-def test_the_hub_s_own_complaint_is_passed_on(monkeypatch):
-    import datasets
-
-    def refuse(*repository):
-        raise datasets.exceptions.DatasetNotFoundError("no such repository")
-
-    monkeypatch.setattr(stores, "reachable", lambda: True)
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(ValueError, match=r"someone/pets .*no such repository"):
-        load("someone/pets", "test")
-
-
 def test_an_endpoint_that_never_answers_is_given_up(monkeypatch):
     import socket
 
@@ -591,10 +478,10 @@ def test_a_wrong_or_broken_table_is_refused(cifar, tmp_path):
     file.write_bytes(bytes(data))
     with pytest.raises(ValueError, match=r"train.parquet is not a readable parquet file"):
         load("cifar10", "train", root=tmp_path)
-    write_table(file, [picture(0)], "img", names={"label": ["a", "b"]}, label=[0])
+    write_table(file, [png(0)], "img", names={"label": ["a", "b"]}, label=[0])
     with pytest.raises(ValueError, match=r"'label' .*2 .*cifar10.* 10"):
         load("cifar10", "train", root=tmp_path)
-    write_table(file, [picture(0)], "img", label=[10])
+    write_table(file, [png(0)], "img", label=[10])
     with pytest.raises(ValueError, match=r"spans 10..10; there are 10 names"):
         load("cifar10", "train", root=tmp_path)
     write_table(file, [], "img", label=pa.array([], pa.int64()))
@@ -619,11 +506,6 @@ def test_bad_folders_are_refused(tmp_path):
     (tmp_path / "003.png").unlink()
     with pytest.raises(ValueError, match=r"'validation'.* all"):
         load("folder", "validation", root=tmp_path)
-
-
-def test_torchvision_is_never_imported(cifar):
-    load("cifar10", "test", root=cifar)
-    assert "torchvision" not in sys.modules
 
 
 # --- real data
@@ -657,97 +539,123 @@ def test_data_sets_known_by_name_are_found_in_the_folder_of_the_environment(cifa
         load("folder", "all")  # a user's own images are where they say
 
 
-def test_without_a_network_the_hub_s_cache_is_all_that_is_asked(monkeypatch, tmp_path):
-    import datasets
-
-    asked = []
-
-    def answer(*repository):
-        asked.append(repository)
-        return datasets.DatasetDict({"train": hub_rows(10), "test": hub_rows(4)})
-
-    monkeypatch.setattr(stores, "reachable", lambda: False)
-    monkeypatch.setattr(datasets, "load_dataset", answer)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    with pytest.raises(ValueError, match="the Hugging Face hub cannot be reached"):
-        load("someone/pets", "test")
-    assert not asked
-    (tmp_path / "someone___pets").mkdir()  # an earlier download
-    assert len(load("someone/pets", "test")) == 4
+# --- images: sizes, colours, turns
 
 
-# --- sizes and turns of images, labels -------------------------------------------------------------------------
-
-
-def folder_of(tmp_path, *sizes):
-    folder = tmp_path / "images"
-    folder.mkdir()
+@pytest.mark.parametrize(
+    ("sizes", "side", "left_out"),
+    [
+        ([(40, 40)] * 3, 40, None),
+        ([(9, 9), *[(64, 48)] * 20, (300, 400)], 48, None),  # the first image does not decide
+        ([(1, 1), *[(32, 32)] * 5, (4000, 3)], 32, r"2 unreadable .*000\.png: 1×1 .*at least 4"),
+        ([(1, 1)] * 4, None, None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*are all brought to")
+def test_the_size_of_all_is_the_middle_one_and_absurd_images_are_left_out(tmp_path, sizes, side, left_out):
     for k, size in enumerate(sizes):
-        Image.new("RGB", size, (k % 250, 3, 4)).save(folder / f"{k:03}.png")
-    return folder
+        (tmp_path / f"{k:03}.png").write_bytes(png(k, size))
+    (tmp_path / "folder.png").mkdir()  # is called an image, and is none
+    if side is None:
+        for size in (None, 16):
+            with pytest.raises(ValueError, match="no readable image"):
+                load("folder", "all", root=tmp_path, size=size)
+        return
+    with pytest.warns(UserWarning, match=left_out) if left_out else contextlib.nullcontext():
+        images = load("folder", "all", root=tmp_path)
+    assert images.shape == (3, side, side)
+    assert len(images) == len(sizes) - (2 if left_out else 0)
+    if sizes[0] == (9, 9):
+        with pytest.warns(UserWarning, match=r"9 to 300 .*48.*data\.size="):
+            load("folder", "all", root=tmp_path)
+        assert load("folder", "all", root=tmp_path, size=32).shape == (3, 32, 32)
 
 
-def test_the_first_image_does_not_decide_the_size_of_all(tmp_path):
-    folder = folder_of(tmp_path, (9, 9), *[(64, 48)] * 20, (300, 400))
-    with pytest.warns(UserWarning, match=r"9 to 300 .*48.*data\.size="):
-        images = load("folder", "all", root=folder)
-    assert images.shape == (3, 48, 48)
-    assert load("folder", "all", root=folder, size=32).shape == (3, 32, 32)
-
-
-def test_images_of_one_size_keep_it_without_a_word(tmp_path):
-    assert load("folder", "all", root=folder_of(tmp_path, *[(40, 40)] * 3)).shape == (3, 40, 40)
-
-
-def test_an_absurd_image_is_named_and_left_out(tmp_path):
-    folder = folder_of(tmp_path, (1, 1), *[(32, 32)] * 5, (4000, 3))
-    with pytest.warns(UserWarning, match=r"000\.png: 1×1 pixels.*at least 4"):
-        images = load("folder", "all", root=folder)
-    assert len(images) == 5
-    assert images.shape == (3, 32, 32)
-
-
-def test_statistics_of_nothing_are_an_error(tmp_path):
-    folder = folder_of(tmp_path, *[(1, 1)] * 4)
-    with pytest.raises(ValueError, match="no readable image"):
-        load("folder", "all", root=folder)
-    with pytest.raises(ValueError, match="no readable image"):
-        load("folder", "all", root=folder, size=16)
-    from gcalign.lab.data.decode import statistics
-
-    with pytest.raises(ValueError, match="statistics of no images"):
-        statistics(torch.zeros(0, 3, 4, 4, dtype=torch.uint8))
-
-
-def test_a_folder_called_an_image_is_passed_over(tmp_path):
-    (folder_of(tmp_path, *[(16, 16)] * 4) / "x.png").mkdir()
-    assert len(load("folder", "all", root=tmp_path / "images")) == 4
+def test_an_image_becomes_eight_bits_of_rgb_and_the_middle_square_of_its_size():
+    wide = np.random.default_rng(0).integers(0, 256, (10, 30, 3), np.uint8)
+    resized = Image.fromarray(wide).resize((15, 5), Image.Resampling.BILINEAR)
+    assert np.array_equal(pixels_of(wide, 5), np.asarray(resized)[:, 5:10])
+    assert np.array_equal(pixels_of(wide, 10), wide[:, 10:20])
+    assert pixels_of(png(7, (4, 9)), 16).shape == (16, 16, 3)
+    for mode in ("L", "LA", "RGBA", "P", "CMYK", "1"):
+        Image.new("RGB", (6, 6), (255, 255, 255)).convert(mode).save(buffer := io.BytesIO(), "TIFF")
+        assert (pixels_of(buffer.getvalue(), 6) == 255).all()
+    Image.fromarray(np.full((4, 4), 128 * 256, np.uint16)).save(buffer := io.BytesIO(), "PNG")
+    assert (pixels_of(buffer.getvalue(), 4) == 128).all()  # scaled, not clipped
 
 
 @pytest.mark.parametrize("ending", ["jpg", "png", "webp"])
 def test_a_photo_that_says_how_to_turn_it_is_turned(tmp_path, ending):
     upright = np.zeros((16, 16, 3), np.uint8)
     upright[:8] = 250  # light above, dark below
-    stored = Image.fromarray(upright).transpose(Image.Transpose.ROTATE_90)
     turn = Image.Exif()
     turn[0x0112] = 6  # a quarter clockwise
-    for k in range(2):
-        stored.save(tmp_path / f"{k}.{ending}", exif=turn)
-    pixels = load("folder", "all", root=tmp_path).get([0])[0].float()
-    assert pixels[:, :6].mean() > 230
-    assert pixels[:, 10:].mean() < 20
+    Image.fromarray(upright).transpose(Image.Transpose.ROTATE_90).save(tmp_path / f"x.{ending}", exif=turn)
+    pixels = pixels_of(tmp_path / f"x.{ending}", 16).astype(float)
+    assert pixels[:6].mean() > 230
+    assert pixels[10:].mean() < 20
 
 
-def test_labels_that_are_no_number_are_empty(tmp_path):
-    picture = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(picture, "PNG")
-    table = pa.table({"image": [picture.getvalue()] * 4, "label": [float("nan"), 1.0] * 2})
-    pq.write_table(table, tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"2 of 4 .*'label'"):
-        load("parquet", "train", root=tmp_path)
+def test_data_describe_themselves():
+    pixels = torch.zeros(6, 3, 8, 9, dtype=torch.uint8)
+    names = ("a", "two\nlines", "c" * 10**6)
+    some = InMemory(pixels, name="folder", split="train", labels=torch.arange(6) // 2, classes=names)
+    assert described(some) == f"folder, train: 6 images of 3 × 8 × 9, 3 classes (a, two lines, {'c' * 39}…)"
+    assert described(InMemory(pixels, name="folder", split="all")).endswith("no labels (training needs none)")
 
 
-def test_a_class_name_is_said_in_a_line():
-    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-    about = {"name": "x", "split": "train", "labels": torch.arange(2), "classes": ("two\nlines", "a" * 10**6)}
-    assert described(InMemory(pixels, **about)).endswith(f"2 classes (two lines, {'a' * 39}…)")
+# --- the hub, and data sets of one's own
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub with one data set; `hub.asked` says what it was asked for, `hub.reachable` whether it answers."""
+    import datasets
+
+    kinds = {"picture": datasets.Image(), "species": datasets.ClassLabel(names=["cat", "dog"])}
+    cells = {"picture": [{"bytes": png(k), "path": None} for k in range(10)], "species": [k % 2 for k in range(10)]}
+    rows = datasets.Dataset.from_dict(cells, features=datasets.Features(kinds))
+    hub = types.SimpleNamespace(asked=[], reachable=True)
+
+    def load_dataset(name, config):
+        hub.asked.append((name, config))
+        if name != "someone/pets":
+            raise datasets.exceptions.DatasetNotFoundError("no such repository")
+        return datasets.DatasetDict({"train": rows, "validation": rows.select(range(4))})
+
+    monkeypatch.setattr(stores, "reachable", lambda: hub.reachable)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    return hub
+
+
+def test_any_data_set_of_the_hub_is_loaded_by_its_name(hub, tmp_path):
+    images = load("someone/pets", "test")
+    assert hub.asked == [("someone/pets", None)]
+    assert grey(images) == list(range(4))
+    assert (images.labels.tolist(), images.classes) == ([0, 1, 0, 1], ("cat", "dog"))
+    with pytest.raises(ValueError, match=r"someone/cars .*no such repository"):
+        load("someone/cars", "test")
+    hub.asked, hub.reachable = [], False
+    with pytest.raises(ValueError, match=r"someone/pets .*hub cannot be reached"):
+        load("someone/pets", "test")
+    assert not hub.asked
+    (tmp_path / "someone___pets").mkdir()  # an earlier download
+    assert len(load("someone/pets", "test")) == 4
+
+
+def test_a_user_registers_a_data_set_with_one_decorator(monkeypatch):
+    monkeypatch.setattr(sources, "MAKERS", dict(sources.MAKERS))
+    try:
+
+        @sources.register("stripes")
+        def stripes(split, *, root, size, limit, seed):
+            return InMemory(torch.zeros(limit, 3, size, size, dtype=torch.uint8), name="stripes", split=split)
+
+        assert "stripes" in names()
+        assert configured(["data=stripes"]).data.name == "stripes"
+        assert load("stripes", "test", size=5, limit=2).shape == (3, 5, 5)
+        with pytest.raises(ValueError, match="data='stripes' is already registered"):
+            sources.register("stripes")(stripes)
+    finally:
+        del sources.DATA_SETS["stripes"]

@@ -105,6 +105,8 @@ def test_no_records_are_refused_with_a_remedy(name, tmp_path):
 
 def parts(records: list[Record]) -> dict[str, list[Record]]:
     """One seed alone; then without each measure, and without each value of each label."""
+    some = sorted({r.seed for r in records if r.seed is not None})[:2]
+    records = [r for r in records if r.seed is None or r.seed in some]
     first = {"one seed": [r for r in records if r.seed == records[0].seed]}
     measures = {r.measure for r in records}
     labels = {(key, value) for r in records for key, value in r.labels.items()}

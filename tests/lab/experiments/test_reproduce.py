@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 from gcalign.cli import main
-from gcalign.lab import files, paper
+from gcalign.lab import files
 from gcalign.lab.data import catalogue
 from gcalign.lab.data.sources import load
 from gcalign.lab.data.table_sides import load_columns
@@ -31,7 +31,6 @@ from gcalign.lab.experiments.engine import experiment, launch, measures, process
 from gcalign.lab.experiments.engine import jobs as engine_jobs
 from gcalign.lab.experiments.engine.claims import Results
 from gcalign.lab.experiments.engine.experiment import (
-    EXTENDED,
     SCALES,
     TINY,
     Experiment,
@@ -43,7 +42,7 @@ from gcalign.lab.experiments.engine.experiment import (
 )
 from gcalign.lab.experiments.engine.jobs import Archive, command, config_of, do, finished, records_of, run_of
 from gcalign.lab.experiments.paper.fig_ptgt import ALPHA_BETA
-from gcalign.lab.experiments.studies import cone, labels, mismatch, targets
+from gcalign.lab.experiments.studies import cone, labels, targets
 from gcalign.lab.models import encoder
 from gcalign.lab.paper import METHODS
 from gcalign.lab.training.config import Data, configured
@@ -51,6 +50,7 @@ from gcalign.lab.training.module import collapse
 from quick import WORDS, half_fail, quick
 
 FIRST = Search()  # as experiments have it by default
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 
 def jobs(name: str, scale: str) -> list[Job]:
@@ -111,18 +111,16 @@ def test_wrong_labels_are_compared_at_both_temperatures():
     assert all({"method=ince", "method.eps=0.05", "target.noise=0.4"} < set(job.words) for job in same)
 
 
-def test_the_cone_has_the_settings_and_the_data_of_e1_other_seeds_and_most_pairs_mismatched_first():
-    scale = named("fig-mismatch").at("small")
-    chosen = {m: (f"method.eps={k}",) for k, m in enumerate(("ince", "rince", "gca-ince", "gca-uot", "iot"), 1)}
-    before, found = mismatch.mismatch(scale, chosen), cone.jobs(named("fig-cone").at("small"), chosen)
-    assert not {job.seed for job in before} & {job.seed for job in found}
-    assert [job.labels["noise"] for job in found[:27:9]] == [0.6, 0.0, 0.3]
-    shared = {"ince", "rince", "gca-uot"}
-    mine, theirs = (
-        {frozenset(w for w in job.words if not w.startswith("seed=")) for job in some if job.labels["method"] in shared}
-        for some in (found, before)
-    )
-    assert mine == theirs
+def test_the_cone_has_the_settings_of_e1_other_seeds_and_most_pairs_mismatched_first():
+    found = jobs("fig-cone", "small")
+    assert not {job.seed for job in jobs("fig-mismatch", "small")} & {job.seed for job in found}
+    shares = [job.labels["noise"] for job in found]
+    assert [*dict.fromkeys(shares)] == [0.6, 0.0, 0.3]
+    assert shares == sorted(shares, key=[0.6, 0.0, 0.3].index)  # all seeds of one before the next
+    e1 = named("fig-mismatch").at("small").search
+    chosen = search.chosen(records.read(RESULTS / "small" / f"{e1.name}.jsonl"), e1)
+    for method in ("ince", "rince", "gca-uot"):
+        assert {*chosen[method]} <= {w for job in found if job.labels["method"] == method for w in job.words}
     plain, centred = (next(set(j.words) for j in found if j.labels["method"] == m) for m in ("ince", "ince centred"))
     assert centred - plain == {"center=true"}
 
@@ -139,15 +137,12 @@ def test_the_cosine_of_different_images_follows_from_the_spread_that_a_run_logs(
     assert value == pytest.approx(float(cosines.mean()), abs=1e-6)
 
 
-def test_every_entry_is_there_and_can_be_run():
+def test_every_entry_can_be_run_and_those_of_the_paper_are_there():
     wanted = "table1 tableA-cifar10 tableA-cifar100 tableA-cifar10c table-methods fig-ptgt fig-time flops "
-    wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox fig-noise fig-same-eps "
-    wanted += "fig-mismatch fig-mismatch-lambda fig-extreme fig-targets fig-targets-window scouts table-labels "
-    wanted += "table-audit table-feedback table-mistakes emoji-pairs fig-cone fig-align "
-    wanted += "fig-targets-pretrained table-real-mistakes table-wrong-pairs"
-    assert set(names()) == set(wanted.split())
+    wanted += "fig-align-uniform fig-plans fig-epsilon fig-sensitivity fig-q-lambda fig-prox"
+    assert set(wanted.split()) < set(names())
     for name in names():
-        assert named(name).jobs or named(name).compute or name in ("table-methods", "fig-plans", "fig-prox"), name
+        assert named(name).jobs or named(name).compute or name in ("table-methods", "fig-prox"), name
 
 
 def test_one_experiment_is_one_file_and_the_engine_names_none():
@@ -170,20 +165,10 @@ def test_methods_of_one_seed_and_setting_differ_in_nothing_but_the_method(scale)
     assert all(len(words) == 1 for words in groups.values())
 
 
-def test_jobs_go_seed_by_seed_so_that_a_sweep_cut_short_has_whole_grids():
-    for name in (
-        "table1",
-        "fig-noise",
-        "fig-ptgt",
-        "fig-sensitivity",
-        "fig-q-lambda",
-        "fig-mismatch",
-        "fig-cone",
-        "fig-extreme",
-        "fig-targets",
-    ):
-        order = [job.seed for job in jobs(name, "paper")]
-        assert [seed for k, seed in enumerate(order) if k == 0 or order[k - 1] != seed] == list(dict.fromkeys(order))
+@pytest.mark.parametrize("name", ["table1", "fig-noise", "fig-ptgt", "fig-q-lambda", "fig-mismatch", "fig-targets"])
+def test_jobs_go_seed_by_seed_so_that_a_sweep_cut_short_has_whole_grids(name):
+    order = [job.seed for job in jobs(name, "paper")]
+    assert order == sorted(order, key=[*dict.fromkeys(order)].index)
 
 
 def test_experiments_share_their_runs():
@@ -221,11 +206,6 @@ def test_the_window_is_chosen_with_a_seed_that_nothing_else_is_run_with():
             assert not seen & {job.seed for job in jobs(name, "small")}
     chosen = {job.words[:-3] for job in jobs("fig-targets-window", "small")}  # but for target and seed
     assert len(chosen) == 4
-
-
-def test_lines_of_the_window_are_measured_once_for_a_seed():
-    lined = [job for job in jobs("fig-targets", "small") if "domain-supervised" in job.measures]
-    assert [job.labels["alpha"] for job in lined] == [0.0] * 5
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
@@ -315,10 +295,6 @@ def test_a_run_is_the_same_wherever_its_data_lie(tmp_path):
 
 
 # the search
-
-
-def test_the_methods_are_the_papers_in_its_order():
-    assert set(EXTENDED) == {method for pair in paper.PAIRS for method in pair}
 
 
 def scored(trials: list[Job], score: Mapping[str, float]) -> list[records.Record]:
@@ -424,12 +400,6 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
     monkeypatch.setitem(measures.MEASURES, "knn", lambda of: pytest.fail("measured twice"))
     do(more, TINY, runs)
     assert [r.measure for r in records_of("x", more, TINY, runs)] == ["knn", "compactness"]
-
-
-def test_a_measurement_is_kept_under_what_it_depends_on():
-    other = dataclasses.replace(TINY, corrupted=20)
-    assert engine_jobs.key("cifar10c", TINY) != engine_jobs.key("cifar10c", other)
-    assert engine_jobs.key("knn", TINY) == engine_jobs.key("knn", other)
 
 
 def test_no_image_is_corrupted_twice_so_that_none_is_on_both_sides_of_a_split():
@@ -604,18 +574,6 @@ def test_configs_of_the_papers_scale_are_whole_and_have_its_encoders_and_batches
 def test_every_config_of_the_papers_scale_can_be_composed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", name, "scale=paper", "dry=true"]) == 0
-
-
-def test_redrawing_needs_only_the_result_file_and_gives_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", "table-methods"]) == 0
-    first = {path.name: path.read_bytes() for path in Path("results/tiny").iterdir()}
-    for path in Path("results/tiny").iterdir():
-        if path.suffix != ".jsonl":
-            path.unlink()
-    assert main(["reproduce", "table-methods", "redraw=true"]) == 0
-    assert {path.name: path.read_bytes() for path in Path("results/tiny").iterdir()} == first
-    assert {"table-methods.md", "table-methods.tex"} < first.keys()
 
 
 def test_a_run_measured_before_gives_its_records_without_training(tmp_path):

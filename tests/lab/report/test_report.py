@@ -25,7 +25,7 @@ from gcalign.lab.experiments.engine import records
 from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Family, Judgement
 from gcalign.lab.report import markdown
 from gcalign.lab.report.maps import maps
-from gcalign.lab.report.pack import figure, pixels, sprite
+from gcalign.lab.report.pack import figure, pixels, sprite, whole
 from gcalign.lab.report.page import Grid
 from gcalign.lab.showcase import command, views
 from gcalign.lab.showcase.accuracies import Bar, Bars, bars
@@ -202,6 +202,21 @@ def test_accuracies_with_different_numbers_of_labels_stand_apart(tmp_path):
     ]
     panels = bars([Entry(entry.run, entry.config, lines)])
     assert [panel.protocol for panel in panels] == ["few, 100 labels", "few, 200 labels", "all"]
+
+
+def test_baselines_stand_beside_the_runs_of_their_protocol(tmp_path):
+    entry = probed(tmp_path, "ince", 0, 0.5)
+    lines = [
+        *entry.results,
+        *({**entry.results[0], "kind": "baseline", "of": of} for of in ("pixels", "untrained (x)")),
+    ]
+    (panel,) = bars([Entry(entry.run, entry.config, lines)])
+    assert {(bar.name, bar.method) for bar in panel.bars} == {
+        ("ince", "ince"),
+        ("pixels (baseline)", None),
+        ("untrained (baseline)", None),
+    }
+    assert "var(--soft)" in render(dataclasses.replace(study(8), bars=[panel]))
 
 
 @pytest.mark.parametrize("where", ["device", "workers"])
@@ -548,6 +563,25 @@ def test_mismatched_pairs_rise_to_the_top_of_the_suspects(opened):
     assert "10 of the 64 pairs were mismatched on purpose" in browser.run(
         "document.getElementById('suspects-said').innerText"
     )
+
+
+@in_browser
+@pytest.mark.slow
+def test_views_of_one_image_are_never_called_wrong(opened):
+    browser = opened(study(64))
+    assert browser.run("document.getElementById('suspects-title').innerText") == "Views that look least alike"
+    assert "wrong" not in browser.run("document.getElementById('suspects').innerText")
+
+
+@in_browser
+@pytest.mark.slow
+def test_the_page_opens_on_the_run_that_finds_most_mismatched_pairs(opened):
+    page = study(64, wrong=10)
+    first, second = page.shown
+    blind = first["audit"] | {"ranking": whole(torch.arange(64).flip(0))}
+    browser = opened(dataclasses.replace(page, shown=[first | {"audit": blind}, second]))
+    assert browser.run("gcalign.heat.run.name") == "gca-uot"
+    assert browser.run("document.getElementById('plan-run').value") == "1"
 
 
 @in_browser

@@ -13,7 +13,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -35,19 +34,15 @@ from gcalign.cli import main
 from gcalign.lab import files
 from gcalign.lab.data.sources import load
 from gcalign.lab.experiments.engine import records
-from gcalign.lab.experiments.engine.experiment import SCALES, TINY, Job
-from gcalign.lab.experiments.engine.jobs import Archive, do, run_of
-from gcalign.lab.training import checkpoints, listing, owner
+from gcalign.lab.experiments.engine.experiment import TINY
+from gcalign.lab.experiments.engine.jobs import Archive, do
+from gcalign.lab.training import checkpoints, listing
 from gcalign.lab.training.callbacks import RunRecorder
 from gcalign.lab.training.checkpoints import checkpoint_step
-from gcalign.lab.training.config import configured
-from gcalign.lab.training.owner import BusyError, owned
-from gcalign.lab.training.probe import probe
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.train import train
 from quick import quick
-from small_runs import TINY as WORDS
-from small_runs import StoppedError, config_for, pictures
+from small_runs import config_for, pictures
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|sync_dist|lightning|fork).*")]
 
@@ -66,9 +61,6 @@ def whole(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return train(config, images=faults.images(), quiet=True)
-
-
-SCENES = [*WORDS, "data=scenes", "data.limit=32", "logger=none"]
 
 
 # --- kills -----------------------------------------------------------------------------------------------------
@@ -150,15 +142,6 @@ def test_left_over_parts_are_removed(tmp_path):
     assert sorted(p.name for p in run.path.iterdir()) == [
         "config.json", "done", "lock", "results.jsonl", "weights.safetensors"
     ]  # fmt: skip
-    dead, alive, others = (tmp_path / f".r.html.{tail}.part" for tail in ("4194400.a", f"{os.getpid()}.b", "x"))
-    elsewhere = tmp_path / ".q.html.4194400.a.part"
-    for path in (dead, alive, others, elsewhere):
-        path.touch()
-    files.write(tmp_path / "r.html", "x")
-    assert not dead.exists()
-    assert alive.exists()
-    assert others.exists()
-    assert elsewhere.exists()
 
 
 # --- a full disk -----------------------------------------------------------------------------------------------
@@ -249,26 +232,6 @@ def test_a_real_disk_that_is_too_small_costs_nothing_but_time(tmp_path, whole):
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     print(done.stdout)
-
-
-@pytest.mark.parametrize("room", [0, 1, 17])
-def test_an_append_to_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch, room):
-    path = tmp_path / "results.jsonl"
-    files.append_json_lines(path, [{"step": 1}])
-    before, real = path.read_bytes(), os.write
-
-    def full(descriptor, data):
-        if room:
-            return real(descriptor, data[:room])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files.os, "write", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        files.append_json_lines(path, [{"step": 2}, {"step": 3}])
-    monkeypatch.undo()
-    assert path.read_bytes() == before
-    files.append_json_lines(path, [{"step": 2}])
-    assert [r["step"] for r in files.read_json_lines(path)] == [1, 2]
 
 
 # --- a worker and a rank that die ------------------------------------------------------------------------------
@@ -391,99 +354,34 @@ def test_of_two_processes_the_one_that_may_wait_does(tmp_path, whole, n):
         faults.same_as(Run.of(faults.config_of(tmp_path / str(k))), whole)
 
 
-def holder(folder, seconds=60):
-    """Another process that owns a run."""
-    code = (
-        "import sys, time; from pathlib import Path; from gcalign.lab.training.owner import owned\n"
-        "with owned(Path(sys.argv[1])): print('mine', flush=True); time.sleep(float(sys.argv[2]))"
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-c", code, str(folder), str(seconds)]
-    other = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert other.stdout.readline() == "mine\n"
-    return other
-
-
-def test_a_second_process_is_refused_and_told_by_whom(tmp_path, capsys):
-    config = configured([*SCENES, f"runs={tmp_path}"])
-    with holder(Run.of(config).path) as other:
-        begun = time.monotonic()
-        assert main(["train", *SCENES, f"runs={tmp_path}"]) == 2
-        assert time.monotonic() - begun < owner.PATIENCE  # an owner that is alive is not waited for
-        said = capsys.readouterr().err
-        assert f"process {other.pid} on {socket.gethostname()} since 2" in said
-        assert "wait=true" in said
-        assert not Run.of(config).config_file.exists()
-        other.kill()
-    assert main(["train", *SCENES, f"runs={tmp_path}"]) == 0  # a killed process owns nothing
-
-
-@pytest.mark.parametrize("content", ['{"host": "node17", "pid": 4, "since": "2030-01-01 10:00:00"}', "[]", "\x00", ""])
-def test_a_file_that_names_an_owner_does_not_make_one(tmp_path, content):
-    (tmp_path / "owner.json").write_text(content)
-    later = time.time() + 1e6
-    os.utime(tmp_path / "owner.json", (later, later))
-    with owned(tmp_path):
-        assert owner.owner_of(tmp_path).pid == os.getpid()
-    assert not (tmp_path / "owner.json").exists()
-
-
-def test_workers_that_hold_the_lock_of_a_killed_process_are_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, "PATIENCE", 0.5)
-    with holder(tmp_path, 60) as other:
-        owner_file = tmp_path / "owner.json"
-        content = json.loads(owner_file.read_text())
-        owner_file.write_text(json.dumps(content | {"pid": 2**22 + 1}))  # no process has this id
-        begun = time.monotonic()
-        with pytest.raises(BusyError), owned(tmp_path):
-            pass
-        assert time.monotonic() - begun >= 0.5
-        other.kill()
-
-
-def test_an_owner_may_own_again_and_lets_go_at_the_end(tmp_path):
-    with owned(tmp_path):
-        with owned(tmp_path):
-            pass
-        with holder(tmp_path / "other") as other:
-            other.kill()
-        assert owner.owner_of(tmp_path).pid == os.getpid()
-    with holder(tmp_path, 0):
-        pass
-    with pytest.raises(StoppedError), owned(tmp_path):
-        raise StoppedError
-    with holder(tmp_path, 0):
-        pass
-
-
-def test_probes_and_sweeps_own_the_run_they_write_to(tmp_path, monkeypatch):
-    run = train(configured([*SCENES, f"runs={tmp_path}"]), quiet=True)
-    seen = []
-    honest = files.append
-
-    def append(path, data):
-        seen.append((Path(path).name, owner.owner_of(run.path)))
-        honest(path, data)
-
-    monkeypatch.setattr(files, "append", append)
-    probe([f"run={run.path}", "protocol=knn", "data.limit=40"])
-    written = [who for name, who in seen if name == "results.jsonl"]
-    assert written[-1].pid == os.getpid()
-    job = Job({}, tuple(word for word in SCENES if not word.startswith("logger")), ("knn",), 3)
-    with holder(run_of(job, str(tmp_path)).path) as other:
-        assert not do(job, SCALES["tiny"], str(tmp_path))
-        other.kill()
-
-
 # --- a broken line costs itself, a broken run hides no other ---------------------------------------------------
 
 
-def test_half_a_line_does_not_take_the_next_with_it(tmp_path):
-    path = tmp_path / "results.jsonl"
-    path.write_text('{"kind": "train", "step": 1}\n{"kind": "tra')
-    files.append_json_lines(path, [{"kind": "train", "step": 2}])
-    with pytest.warns(UserWarning, match=r"results\.jsonl, line 2 is left out"):
-        assert [r["step"] for r in files.read_json_lines(path)] == [1, 2]
+BROKEN = ["{}", "[]", "null", '{"kind": 3}', '{"kind": "train"}', '{"kind": "train", "step": 2, "loss": "x"}', "\x00",
+          '{"kind": "probe", "protocol": "knn"}', '{"kind": "measure", "key": "k", "findings": [3]}', "[" * 5000,
+          '{"kind": "train", "step": 2, "loss": NaN}', '{"kind": "knn", "step": 1, "accuracy": "1"}', "c3a9",
+          '{"kind": "train", "step": 2, "loss": 1e400}',
+          '{"kind": "measure", "key": "k", "findings": [{"measure": "x", "value": 1, "evil": 2}]}']  # fmt: skip
+
+
+@pytest.mark.filterwarnings("always:.*left out")
+def test_a_line_that_is_no_result_costs_itself_alone_and_is_named(tmp_path, capsys):
+    config = config_for(tmp_path)
+    run, good = Run.of(config), {"kind": "probe", "protocol": "knn", "accuracy": 0.5}
+    run.start(config)
+    files.append_json_lines(run.results_file, [{"kind": "train", "step": 2, "loss": 1.0}, good])
+    with run.results_file.open("a") as file:
+        file.write("\n".join([*BROKEN, ""]))
+    files.append_json_lines(run.results_file, [{"kind": "train", "step": 4, "loss": 1.0}])
+    page = str(tmp_path / "r.html")
+    for argv in (["list", str(tmp_path)], ["list", str(tmp_path), "--mean"], ["report", str(tmp_path), "-o", page]):
+        assert main(argv) == 0
+        out, err = capsys.readouterr()
+        for k in range(len(BROKEN)):
+            assert f"{run.results_file}, line {k + 3} is left out" in err
+        assert "50.0" in out + Path(page).read_text() if argv[0] == "report" else out
+    run.keep_results_before(4)
+    assert [r.get("step") for r in run.results()] == [2, None, 4]
 
 
 @pytest.mark.filterwarnings("always:.*left out")
@@ -495,72 +393,36 @@ def test_half_a_last_line_is_named_and_written_again_by_the_run(tmp_path, half, 
     files.append_json_lines(run.results_file, [{"kind": "train", "step": 2, "loss": 1.0}])
     with run.results_file.open("a") as file:
         file.write(half)
-    page = str(tmp_path / "r.html")
-    for argv in (["list", str(tmp_path)], ["list", str(tmp_path), "--mean"], ["report", str(tmp_path), "-o", page]):
-        assert main(argv) == 0
-        assert f"{run.results_file}, line 2 is left out (a kill or a full disk cut it short)" in capsys.readouterr().err
+    assert main(["list", str(tmp_path)]) == 0
+    assert f"{run.results_file}, line 2 is left out ({files.CUT_SHORT})" in capsys.readouterr().err
     recwarn.clear()
     run.keep_results_before(2)
     assert [r["step"] for r in run.results()] == [2]
     assert not recwarn.list
 
 
-BROKEN = ["{}", "[]", "null", '{"kind": 3}', '{"kind": "train"}', '{"kind": "train", "step": 2, "loss": "x"}', "\x00",
-          '{"kind": "probe", "protocol": "knn"}', '{"kind": "measure", "key": "k", "findings": [3]}', "[" * 5000,
-          '{"kind": "train", "step": 2, "loss": NaN}', '{"kind": "knn", "step": 1, "accuracy": "1"}', "c3a9",
-          '{"kind": "train", "step": 2, "loss": 1e400}',
-          '{"kind": "measure", "key": "k", "findings": [{"measure": "x", "value": 1, "evil": 2}]}']  # fmt: skip
-
-
-@pytest.mark.filterwarnings("always:.*left out")
-@pytest.mark.parametrize("line", BROKEN)
-def test_a_line_that_is_no_result_costs_itself_alone_and_is_named(tmp_path, line, capsys):
-    for seed in (0, 1):
-        config = config_for(tmp_path, f"seed={seed}")
-        Run.of(config).start(config)
-        good = {"kind": "probe", "protocol": "knn", "accuracy": 0.5}
-        files.append_json_lines(Run.of(config).results_file, [{"kind": "train", "step": 2, "loss": 1.0}, good])
-    bad = Run.of(config_for(tmp_path, "seed=0"))
-    with bad.results_file.open("a") as file:
-        file.write(f"{line}\n")
-    files.append_json_lines(bad.results_file, [{"kind": "train", "step": 4, "loss": 1.0}])
-    for argv in (["list", str(tmp_path)], ["list", str(tmp_path), "--mean"]):
-        assert main(argv) == 0
-        out, err = capsys.readouterr()
-        assert f"{bad.results_file}, line 3 is left out" in err
-        assert "50.0" in out
-    assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html"), "--images", "8"]) == 0
-    assert "line 3 is left out" in capsys.readouterr().err
-    bad.keep_results_before(4)
-    assert [r.get("step") for r in bad.results()] == [2, None, 4]
-
-
-@pytest.mark.filterwarnings("always:.*cannot be read")
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"seed": "x"}', '{"method": {}}', '{"method": {"name": "gca-uot"'
-                                     ', "eps": -1}, "data": {"name": "scenes"}}', "\xff\xfe", "[" * 9999])  # fmt: skip
-def test_a_run_that_cannot_be_read_hides_no_other(tmp_path, content, capsys):
-    good, bad = (config_for(tmp_path, f"seed={seed}") for seed in (0, 1))
-    for config in (good, bad):
-        Run.of(config).start(config)
-    Run.of(bad).config_file.write_bytes(content.encode("latin-1"))
+@pytest.mark.filterwarnings("always:.*(cannot be read|pipe or a device)")
+def test_runs_that_cannot_be_read_hide_no_other(tmp_path, capsys):
+    odd = ["", "{", "[]", '{"seed": "x"}', '{"method": {}}', "\xff\xfe", "[" * 9999]
+    made = [Run.of(config) for config in (config_for(tmp_path, f"seed={seed}") for seed in range(len(odd) + 3))]
+    for seed, run in enumerate(made):
+        run.start(config_for(tmp_path, f"seed={seed}"))
+    good, no_eps, pipe, *bad = made
+    no_eps.config_file.write_text('{"method": {"name": "gca-uot", "eps": -1}, "data": {"name": "scenes"}}')
+    pipe.config_file.unlink()
+    os.mkfifo(pipe.config_file)
+    for run, content in zip(bad, odd, strict=True):
+        run.config_file.write_bytes(content.encode("latin-1"))
     assert main(["list", str(tmp_path)]) == 0
     assert "gca-ince" in capsys.readouterr().out
-    assert [row["run"] for row in listing.listing(str(tmp_path))] == sorted(str(Run.of(c).path) for c in (good, bad))
+    rows = {row["run"]: row["state"] for row in listing.listing(str(tmp_path))}
+    assert rows.keys() == {str(run.path) for run in made}
+    assert {run for run, state in rows.items() if state == "unreadable"} == {str(run.path) for run in (pipe, *bad)}
     assert main(["list", str(tmp_path), "--mean"]) == 0
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html"), "--images", "8"]) == 0
     page = (tmp_path / "r.html").read_text()
     assert "Left out: " in page
-    assert str(Run.of(good).path) in page
-
-
-def test_a_pipe_in_a_folder_of_runs_does_not_stop_the_list(tmp_path, capsys):
-    config = config_for(tmp_path)
-    Run.of(config).start(config)
-    (tmp_path / "pipe").mkdir()
-    os.mkfifo(tmp_path / "pipe" / "config.json")
-    os.mkfifo(Run.of(config).results_file)
-    with pytest.warns(UserWarning, match="is a pipe or a device"):
-        assert len(listing.listing(str(tmp_path))) == 2
+    assert str(good.path) in page
 
 
 def test_results_that_cannot_be_read_are_named_in_the_report(tmp_path, capsys):

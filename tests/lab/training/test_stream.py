@@ -12,6 +12,7 @@ from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Training
 from gcalign.lab.training.samples import columns_of
 from gcalign.lab.training.stream import Stream, mismatched, seed_of
+from gcalign.lab.training.train import train
 from small_runs import config_for, pictures
 
 
@@ -103,3 +104,27 @@ def test_towers_get_the_views_of_the_config(tmp_path, where):
     inputs = Training(config, samples, stream.total).inputs(batch)
     assert all(torch.equal(x, y) for x, y in zip(inputs, expected, strict=True))
     assert not torch.equal(*inputs)
+
+
+def test_every_epoch_shows_every_image_once_in_another_order():
+    stream = Stream(views_of(pictures()), batch_size=10, epochs=2, seed=0)
+    epochs = [torch.cat([stream.indices(s) for s in range(4 * e, 4 * e + 4)]) for e in (0, 1)]
+    assert sorted(epochs[0].tolist()) == list(range(40)) == sorted(epochs[1].tolist())
+    assert not torch.equal(*epochs)
+
+
+def test_wrong_labels_reach_the_target_alone_and_are_the_same_in_every_epoch(tmp_path):
+    images = pictures(40)
+    about = {"batch_size": 20, "epochs": 2, "seed": 5}
+    stream, true = Stream(views_of(images), **about, mislabelled=0.25), Stream(views_of(images), **about)
+    told = torch.full((2, 40), -1)
+    for step in range(stream.total):
+        batch = stream[step]
+        told[step // 2, batch.index] = batch.known["labels"][0]
+    assert torch.equal(told[0], told[1])
+    assert int((told[0] != images.labels).sum()) == 10
+    assert torch.equal(images.labels, torch.arange(40) % 4)  # a probe sees the true ones
+    assert all(torch.equal(labels, images.labels[true[0].index]) for labels in true[0].known["labels"])
+    with pytest.raises(ValueError, match=r"target.name=labels"):
+        train(config_for(tmp_path, "method=ince", "target.noise=0.2"), images=images)
+    assert not list(tmp_path.iterdir())

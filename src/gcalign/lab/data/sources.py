@@ -210,12 +210,6 @@ class Whole:
     def __init__(self, data_set: DataSet, stored: StoredSplits) -> None:
         self.data_set, self.stored = data_set, {word: cache(read) for word, read in stored.items()}
 
-    @cache  # noqa: B019  # as long as it is used, which is while a split is loaded
-    def records(self, word: str) -> Records:
-        from gcalign.lab.data.stores import records
-
-        return records(self.stored, word, self.data_set)
-
     def word(self, split: str) -> str | None:
         """The word under which this split is stored."""
         return next((word for word in WORDS[split] if word in self.stored), None)
@@ -225,7 +219,7 @@ class Whole:
         undivided = self.word("all") or (self.word("train") if self.word("test") is None else None)
         word, share = self.word(split), self.data_set.share
         if share is not None and undivided is not None and split != "validation":
-            records = self.records(undivided)
+            records = self.stored[undivided]()
             rows: Index = np.arange(len(records.encoded))
             if split == "all":
                 return records, rows, ()
@@ -236,7 +230,7 @@ class Whole:
         if word is None:
             have = ", ".join(self.stored)
             raise ValueError(f"{self.data_set.name} has no split {split!r}, only {have}; name one, or add its files")
-        records = self.records(word)
+        records = self.stored[word]()
         note = f"split: what is stored as {word!r}"
         return records, np.arange(len(records.encoded)), (note,) if share is not None else ()
 

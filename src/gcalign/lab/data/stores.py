@@ -1,6 +1,7 @@
 """Where the images of a data set may lie: tables on disk or on the hub, folders, IDX files, arrays of CIFAR-10-C.
 
-Each is opened as a table with a column of images, one of labels and one of domains, as far as they are known.
+A store gives, for each split that it has, how to read its records: the images, with labels and domains where they have
+some.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import urllib.request
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +24,33 @@ from torch import Tensor
 
 from gcalign.lab import files
 from gcalign.lab.data.catalogue import STORED, DataSet, places
-from gcalign.lab.data.decode import SUFFIXES, Arrays, Encoded, Files, Records
-from gcalign.lab.data.tables import Mapped, Parquet, Table
+from gcalign.lab.data.decode import SUFFIXES, Arrays, Files, Records
+from gcalign.lab.data.tables import ArrowTable, Mapped, Parquet
 from gcalign.lab.limits import limit, within
 from gcalign.lab.words import explained, some
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PATIENCE = 5.0  # seconds for the hub to answer at all
-Notes = tuple[str, ...]
-StoredSplits = Mapping[str, Callable[[], Table]]  # by the word a split is stored under, how to open it
+Tables = Mapping[str, Callable[[], ArrowTable]]
+StoredSplits = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
 
 
-class Labelled(Table):
-    """Images that are no table, as one: the column `image` and, where they have labels, the column `label`."""
-
-    def __init__(
-        self, images: Encoded, labels: list[int] | None, origin: str, names: tuple[str, ...] = (), notes: Notes = ()
-    ) -> None:
-        self.stored, self.labels, self.origin, self.names, self.notes = images, labels, origin, names, notes
-        self.columns = ("image",) if labels is None else ("image", "label")
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def kind(self, column: str) -> str:
-        return "image" if column == "image" else "array"
-
-    def values(self, column: str) -> list[Any]:
-        return self.labels or []
-
-    def images(self, column: str) -> Encoded:
-        return self.stored
-
-    def classes(self) -> Mapping[str, tuple[str, ...]]:
-        return {"label": self.names}
+def _of_tables(tables: Tables, data_set: DataSet) -> StoredSplits:
+    opened = {word: cache(read) for word, read in tables.items()}
+    return {word: partial(records, opened, word, data_set) for word in opened}
 
 
 def parquet(data_set: DataSet, root: Path | None) -> StoredSplits:
     """`<split>.parquet`, `<split>-*.parquet` or `<split>/*.parquet`; or, where a split can be made, any such file."""
     if root is not None and root.is_file():
-        return {"all": partial(Parquet, [root])}
+        return _of_tables({"all": partial(Parquet, [root])}, data_set)
     for place in places(data_set, root):
         layouts = ("{}.parquet", "{}-*.parquet", "{}/*.parquet")
         stored = {w: sorted({p for layout in layouts for p in place.glob(layout.format(w))}) for w in STORED}
         if data_set.share is not None and not any(stored.values()):
             stored = {"all": sorted(place.glob("*.parquet"))}
         if any(stored.values()):
-            return {word: partial(Parquet, paths) for word, paths in stored.items() if paths}
+            return _of_tables({word: partial(Parquet, paths) for word, paths in stored.items() if paths}, data_set)
     return {}
 
 
@@ -81,7 +62,7 @@ def saved(data_set: DataSet, root: Path | None) -> StoredSplits:
 
             for state in (*place.glob("state.json"), *place.glob("*/state.json")):
                 _check_inside(state)
-            return _mapped(datasets.load_from_disk(str(place)), str(place))
+            return _mapped(datasets.load_from_disk(str(place)), str(place), data_set)
     return {}
 
 
@@ -100,15 +81,16 @@ def hub(data_set: DataSet, root: Path | None) -> StoredSplits:
         if answers:
             raise ValueError(f"{data_set.hub} could not be loaded from the hub: {error}") from error
         return {}
-    return _mapped(loaded, data_set.hub)
+    return _mapped(loaded, data_set.hub, data_set)
 
 
-def _mapped(loaded: Any, origin: str) -> StoredSplits:
+def _mapped(loaded: Any, origin: str, data_set: DataSet) -> StoredSplits:
     splits = loaded if isinstance(loaded, dict) else {"all": loaded}
-    return {
+    tables = {
         str(word): partial(Mapped, rows.data, rows.features.arrow_schema, f"{origin} {word}")
         for word, rows in splits.items()
     }
+    return _of_tables(tables, data_set)
 
 
 def _check_inside(state: Path) -> None:
@@ -184,7 +166,7 @@ def _divided(root: Path) -> dict[str, Path]:
     return splits if len(splits) > 1 or (splits and splits.keys() == inside.keys()) else {"all": root}
 
 
-def _listed(folder: Path, classes: tuple[str, ...]) -> Table:
+def _listed(folder: Path, classes: tuple[str, ...]) -> Records:
     """The images of one split: loose and unlabelled, or in the folders of these classes."""
     others: Counter[str] = Counter()
     _, _, inside_it = next(os.walk(folder), ("", [], []))  # all that is no folder: its reader says if it is no file
@@ -204,8 +186,9 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> Table:
     passed = (f"passed over: {others.total()} file(s) with other endings ({some(others)})",) if others else ()
     if len(classes) < 2 or loose:
         why = "the images are in one folder" if classes else "the images are not in folders of classes"
-        return Labelled(files, None, str(folder), notes=(f"no labels: {why}", *passed))
-    return Labelled(files, labels, str(folder), classes, ("labels: the folder that an image is in", *passed))
+        return Records(files, notes=(f"no labels: {why}", *passed))
+    notes = ("labels: the folder that an image is in", *passed)
+    return Records(files, torch.tensor(labels), classes=classes, notes=notes)
 
 
 def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -221,7 +204,7 @@ def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
     return {word: partial(_listed, top, classes) for word, top in splits.items()}
 
 
-def _wnids(folder: Path, classes: tuple[str, ...]) -> Table:
+def _wnids(folder: Path, classes: tuple[str, ...]) -> Records:
     if absent := [name for name in classes if not (folder / name).is_dir()]:
         raise ValueError(
             f"{folder} lacks {len(absent)} of the {len(classes)} class folders: {some(absent)}; ImageNet-100 needs "
@@ -259,11 +242,14 @@ def _read_idx(path: Path) -> Any:
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape.astype(int))
 
 
-def _idx(images: Path, labels: Path) -> Table:
+def _idx(images: Path, labels: Path, classes: tuple[str, ...]) -> Records:
     pixels, codes = _read_idx(images), _read_idx(labels)
-    if len(pixels) != len(codes):
-        raise ValueError(f"{images} has {len(pixels)} images, {labels.name} {len(codes)} labels; download both again")
-    return Labelled(Arrays(pixels, str(images)), codes.tolist(), str(images))
+    if len(pixels) != len(codes) or codes.max(initial=0) >= len(classes):
+        raise ValueError(
+            f"{images} has {len(pixels)} images, {labels.name} {len(codes)} labels up to {codes.max(initial=0)}; each "
+            f"image needs a label below {len(classes)}: download both again"
+        )
+    return Records(Arrays(pixels, str(images)), torch.from_numpy(codes.astype(np.int64)), classes=classes)
 
 
 def idx(data_set: DataSet, root: Path | None) -> StoredSplits:
@@ -276,7 +262,7 @@ def idx(data_set: DataSet, root: Path | None) -> StoredSplits:
                 for part in ("images-idx3", "labels-idx1")
             )
             if images and labels:
-                stored[word] = partial(_idx, images, labels)
+                stored[word] = partial(_idx, images, labels, data_set.classes)
         if stored:
             return stored
     return {}
@@ -287,7 +273,7 @@ def _load_npy(path: Path) -> Any:
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def _npy(images: Path, labels: Path, severity: int) -> Table:
+def _npy(images: Path, labels: Path, severity: int, classes: tuple[str, ...]) -> Records:
     pixels, codes = _load_npy(images), _load_npy(labels)
     n = len(pixels) // 5 if pixels.ndim == 4 else 0
     fits = n and pixels.shape[3] == 3 and pixels.dtype == np.uint8 and n * 5 == len(pixels)
@@ -297,7 +283,8 @@ def _npy(images: Path, labels: Path, severity: int) -> Table:
             "of [N, 32, 32, 3] uint8 and as many labels, as published; download both again"
         )
     part = slice((severity - 1) * n, severity * n)
-    return Labelled(Arrays(pixels[part], str(images), first=part.start), codes[part].tolist(), str(images))
+    known = torch.from_numpy(codes[part].astype(np.int64))
+    return Records(Arrays(pixels[part], str(images), first=part.start), known, classes=classes)
 
 
 def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) -> StoredSplits:
@@ -305,20 +292,20 @@ def npy(data_set: DataSet, root: Path | None, corruption: str, severity: int) ->
     for place in places(data_set, root, "CIFAR-10-C"):
         images, labels = place / f"{corruption}.npy", place / "labels.npy"
         if images.is_file() and labels.is_file():
-            return {"test": partial(_npy, images, labels, severity)}
+            return {"test": partial(_npy, images, labels, severity, data_set.classes)}
     return {}
 
 
 # --- which column holds the images, which the labels and domains ------------------------------------------------
 
 
-def records(stored: StoredSplits, word: str, data_set: DataSet) -> Records:
+def records(tables: Tables, word: str, data_set: DataSet) -> Records:
     """The images of a split with labels and domains; classes without names are numbered alike in all splits."""
-    table = stored[word]()
+    table = tables[word]()
     named = table.classes()
     cells = table.images(_image_column(table, data_set))
     coded: list[tuple[Tensor | None, tuple[str, ...]]] = []
-    notes = list(table.notes)
+    notes = []
     for kind, names in (("label", data_set.classes), ("domain", data_set.domain_names)):
         column = _other_column(table, kind, data_set)
         if column is None:
@@ -330,14 +317,14 @@ def records(stored: StoredSplits, word: str, data_set: DataSet) -> Records:
                 f"{table.origin}: {column!r} has {len(given)} classes where {data_set.name} has {len(names)}; "
                 "point root at this data set, or use data=parquet for one of your own"
             )
-        coded.append(_codes(table, column, given or names, stored))
-        if data_set.image is None and not table.notes and coded[-1][0] is not None:
+        coded.append(_codes(table, column, given or names, tables))
+        if data_set.image is None and coded[-1][0] is not None:
             notes.append(f"{kind}s: the column {column!r}")
     (labels, classes), (domains, domain_names) = coded
     return Records(cells, labels, domains, classes, domain_names, tuple(notes))
 
 
-def _image_column(table: Table, data_set: DataSet) -> str:
+def _image_column(table: ArrowTable, data_set: DataSet) -> str:
     images = [name for name in table.columns if table.kind(name) == "image"]
     wanted = data_set.image or "image"
     if wanted in images:
@@ -351,7 +338,7 @@ def _image_column(table: Table, data_set: DataSet) -> str:
     return images[0]
 
 
-def _other_column(table: Table, kind: str, data_set: DataSet) -> str | None:
+def _other_column(table: ArrowTable, kind: str, data_set: DataSet) -> str | None:
     wanted = data_set.label if kind == "label" else data_set.domain
     if data_set.image:  # a known data set: what it does not name, it does not have
         if wanted and wanted not in table.columns:
@@ -371,7 +358,7 @@ def _other_column(table: Table, kind: str, data_set: DataSet) -> str | None:
 
 
 def _codes(
-    table: Table, column: str, names: tuple[str, ...], stored: StoredSplits
+    table: ArrowTable, column: str, names: tuple[str, ...], tables: Tables
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """A column as numbers 0, 1, … and their names; None where the data set withholds the values."""
     values = _plain(table, column)
@@ -392,7 +379,7 @@ def _codes(
         return torch.tensor(values, dtype=torch.int64), names
     order: Iterable[Any] = names
     if not names:  # of all splits, so that a class absent from one does not shift the numbers of the others
-        others = [other for read in stored.values() if column in (other := read()).columns]
+        others = [other for read in tables.values() if column in (other := read()).columns]
         every = {value for other in others for value in _plain(other, column) if value is not None}
         order = sorted(every, key=lambda value: (str(type(value)), value))
     codes, vocabulary = {value: k for k, value in enumerate(order)}, tuple(map(str, order))
@@ -401,7 +388,7 @@ def _codes(
     return torch.tensor([codes[value] for value in values]), vocabulary
 
 
-def _plain(table: Table, column: str) -> list[Any]:
+def _plain(table: ArrowTable, column: str) -> list[Any]:
     """Numbers or texts, one for each row; None where there is none, of which -1 is the hub's mark."""
     remedy = "a label is one number or text: leave this column out, or rename it"
     odd = (OverflowError, ValueError, TypeError, NotImplementedError)  # of times that Python does not have, or maps

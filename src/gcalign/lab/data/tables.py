@@ -15,7 +15,7 @@ import io
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
@@ -41,7 +41,6 @@ class Table(ABC):
 
     origin: str
     columns: tuple[str, ...]
-    notes: tuple[str, ...] = ()  # for the user: what became labels, what was passed over
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -57,10 +56,6 @@ class Table(ABC):
     @abstractmethod
     def images(self, column: str) -> Encoded:
         """The images of a column, not decoded yet."""
-
-    def classes(self) -> Mapping[str, tuple[str, ...]]:
-        """By column, the names of classes that its numbers stand for, as far as they are known."""
-        return {}
 
     def where(self, row: int) -> str:
         return f"{self.origin} row {row}"
@@ -231,7 +226,7 @@ class ArrowTable(Table, ABC):
         return Cells(self, column)
 
     def classes(self) -> dict[str, tuple[str, ...]]:
-        """What `datasets` writes beside a table; other writers leave it out."""
+        """By column, the names that its numbers stand for: `datasets` writes them, other writers leave them out."""
         try:
             features = json.loads((self.schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
             named = {name: f["names"] for name, f in features.items() if f.get("_type") == "ClassLabel"}

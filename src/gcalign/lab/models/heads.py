@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gcalign.errors import count, one_of
+from gcalign.errors import one_of
 from gcalign.lab.models.state import made
 
 PROJECTORS = ("mlp2", "mlp3-bn", "none")
@@ -28,9 +28,6 @@ def projector(kind: str, features: int, hidden: int = 2048, out: int = 128, seed
     Weights follow from `seed`; the global random state is left alone.
     """
     one_of("projector", kind, PROJECTORS)
-    count("features", features, "the encoder's `features`")
-    count("hidden", hidden, "the paper uses 2048")
-    count("out", out, "the paper uses 128")
     if kind == "none":
         return Head(features=features)
 
@@ -45,8 +42,6 @@ def projector(kind: str, features: int, hidden: int = 2048, out: int = 128, seed
 
 def predictor(dim: int, hidden: int = 2048, seed: int = 0) -> Head:
     """BYOL's predictor dim → hidden → dim, of the online branch only."""
-    count("dim", dim, "the projector's `features`")
-    count("hidden", hidden, "2048 matches the projector; BYOL itself uses 4096")
     size = f"predictor dim={dim} hidden={hidden}"
     return made(lambda: Head(*_normalised(dim, hidden), nn.Linear(hidden, dim), features=dim), seed, size)
 
@@ -65,7 +60,7 @@ class Twin(nn.Module):
 
     def __init__(self, online: nn.Module, momentum: float = 0.996) -> None:
         super().__init__()
-        self.momentum = _share(momentum)
+        self.momentum = momentum
         self.module = copy.deepcopy(online).requires_grad_(False)
         self._online = (online,)  # in a tuple: as a submodule its weights would be saved and optimised twice
 
@@ -76,7 +71,7 @@ class Twin(nn.Module):
     @torch.no_grad()
     def update(self, momentum: float | None = None) -> None:
         """One step of the average; call it after the optimiser's step, so that it sees the new weights."""
-        m = self.momentum if momentum is None else _share(momentum)
+        m = self.momentum if momentum is None else momentum
         (online,) = self._online
         for mine, theirs in zip(self.module.parameters(), online.parameters(), strict=True):
             mine.lerp_(theirs, 1 - m)
@@ -86,12 +81,4 @@ class Twin(nn.Module):
 
 def momentum_at(step: int, total: int, base: float = 0.996) -> float:
     """BYOL's schedule 1 − (1 − base)(cos(π step / total) + 1)/2: from `base` at step 0 to 1 at the end."""
-    count("total", total, "the number of optimiser steps")
-    count("step", step, "counted from 0", least=0)
-    return 1 - (1 - _share(base)) * (math.cos(math.pi * min(step / total, 1)) + 1) / 2
-
-
-def _share(momentum: float) -> float:
-    if not 0 <= momentum <= 1:
-        raise ValueError(f"momentum={momentum} must lie in [0, 1]; BYOL uses 0.996")
-    return momentum
+    return 1 - (1 - base) * (math.cos(math.pi * min(step / total, 1)) + 1) / 2

@@ -235,5 +235,16 @@ function startHeat() {
     else return;
     e.preventDefault();
   });
-  choose(plannable[0]);
+  const first = mostTelling(plannable);
+  byId("plan-run").value = plannable.indexOf(first);
+  choose(first);
+}
+
+// the run whose audit tells mismatched pairs from true ones best; the first where no pair was mismatched
+function mostTelling(runs) {
+  const told = (run) => {
+    const pairing = run.pairing === null ? null : data.pairings[run.pairing];
+    return pairing?.mismatched.length && run.audit ? separation(whole(run.audit.ranking), new Set(pairing.mismatched)) : 0;
+  };
+  return runs.reduce((best, run) => (told(run) > told(best) ? run : best));
 }

@@ -1,4 +1,4 @@
-"""Accuracies of runs with their 95 % intervals: over seeds, or over the test images where there is one seed."""
+"""Accuracies of runs and of what they are compared with, with 95 % intervals: over seeds, or over the test images."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from scipy import stats
 from gcalign.lab.experiments.engine.statistics import LEVEL, Estimate
 from gcalign.lab.showcase.runs import Entry, names
 
+MEASURED = ("probe", "baseline")  # kinds of result lines
+BySeed = dict[int, tuple[Entry, dict[str, Any]]]  # seed -> a run and one of its lines
+
 
 @dataclass(frozen=True)
 class Bar:
     """An accuracy with its interval, where there is one, and what that rests on."""
 
     name: str
-    method: str
+    method: str | None  # None for a baseline
     mean: float
     low: float | None
     high: float | None
@@ -43,21 +46,22 @@ class Bars:
 
 def bars(runs: Sequence[Entry]) -> list[Bars]:
     """One panel for each protocol, data set and number of labels; runs that differ only in their seed are one bar."""
-    groups: dict[tuple[str, str], dict[str, dict[int, tuple[Entry, dict[str, Any]]]]] = {}
+    groups: dict[tuple[str, str], dict[str, BySeed]] = {}
     called = protocol_names(runs)
     for entry in runs:
         for line in entry.results:
-            if line["kind"] == "probe" and 0 <= line["accuracy"] <= 1:
+            if line["kind"] in MEASURED and 0 <= line["accuracy"] <= 1:
                 panel = called(line), str(line.get("data", entry.config.data.name))
                 setting = json.dumps(entry.config.identity | {"seed": None}, sort_keys=True)
+                key = setting if line["kind"] == "probe" else str(line["of"])
                 # the last line of a protocol counts
-                groups.setdefault(panel, {}).setdefault(setting, {})[entry.config.seed] = entry, line
+                groups.setdefault(panel, {}).setdefault(key, {})[entry.config.seed] = entry, line
     return [_panel(panel, list(found.values())) for panel, found in groups.items()]
 
 
 def protocol_names(runs: Sequence[Entry]) -> Callable[[dict[str, Any]], str]:
     """What to call the protocol of a line: with its number of labels if that differs from line to line."""
-    probes = [line for entry in runs for line in entry.results if line["kind"] == "probe"]
+    probes = [line for entry in runs for line in entry.results if line["kind"] in MEASURED]
     told = {(line["protocol"], labels) for line in probes if isinstance(labels := line.get("labels_used"), int)}
     several = {name for name, times in Counter(name for name, _ in told).items() if times > 1}
 
@@ -68,16 +72,22 @@ def protocol_names(runs: Sequence[Entry]) -> Callable[[dict[str, Any]], str]:
     return called
 
 
-def _panel(panel: tuple[str, str], settings: Sequence[dict[int, tuple[Entry, dict[str, Any]]]]) -> Bars:
-    firsts = [next(iter(by_seed.values()))[0] for by_seed in settings]
-    found = [
-        _bar(name, entry.method, [line for _, line in by_seed.values()])
-        for name, entry, by_seed in zip(names(firsts, seeds=False), firsts, settings, strict=True)
-    ]
+def _panel(panel: tuple[str, str], settings: Sequence[BySeed]) -> Bars:
+    firsts = [next(iter(by_seed.values())) for by_seed in settings]
+    trained = [entry for entry, line in firsts if line["kind"] == "probe"]
+    called = dict(zip(trained, names(trained, seeds=False), strict=True))
+    found = []
+    for (entry, line), by_seed in zip(firsts, settings, strict=True):
+        lines = [line for _, line in by_seed.values()]
+        if line["kind"] == "probe":
+            found.append(_bar(called[entry], entry.method, lines))
+        else:
+            model, _, _ = str(line["of"]).partition(" (")
+            found.append(_bar(f"{model} (baseline)", None, lines))
     return Bars(*panel, sorted(found, key=lambda bar: -bar.mean))
 
 
-def _bar(name: str, method: str, lines: Sequence[dict[str, Any]]) -> Bar:
+def _bar(name: str, method: str | None, lines: Sequence[dict[str, Any]]) -> Bar:
     values = [float(line["accuracy"]) for line in lines]
     if len(values) > 1:
         over_seeds = Estimate.of(values)

@@ -70,7 +70,7 @@ def render(study: Study) -> str:
 def _colours(study: Study) -> dict[str, int]:
     """A number for each method, the same in every chart."""
     found = [r["method"] for r in (*study.shown, *(p for plane in study.planes.values() for p in plane))]
-    found += [bar.method for panel in study.bars for bar in panel.bars]
+    found += [bar.method for panel in study.bars for bar in panel.bars if bar.method]
     return {method: k for k, method in enumerate(dict.fromkeys(found))}
 
 

@@ -70,7 +70,7 @@ def weights_of(run: Run, *, tensors: bool = True) -> Weights:
     file = run.weights_file
     if not file.exists():
         raise ValueError(f"run={run.path} has no weights yet; finish it with the command that started it")
-    content, about = _current(*read(file, tensors=tensors))
+    content, about = read(file, tensors=tensors)
     odd = (KeyError, TypeError, ValueError, AttributeError)
     with explained(f"{file} does not say what it holds", "train the run again", *odd):
         return Weights(file, content, Config.from_dict(about["config"]), [_side(each) for each in about["sides"]])
@@ -147,14 +147,6 @@ def factory_of(own: str, given: str | Factory | None, what: str) -> str | Factor
     if given not in (None, own):
         raise ValueError(f"encoder={given!r} is not that of {what}, which was made with {own!r}; leave encoder out")
     return own
-
-
-def _current(tensors: dict[str, Tensor], about: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A file of version 0.1 about one tower of images, as they are written now."""
-    if "sides" in about or "shape" not in about:
-        return tensors, about
-    side = {name: about.get(name) for name in ("shape", "mean", "std")} | {"name": "image", "kind": "image"}
-    return {f"towers.0.{key}": value for key, value in tensors.items()}, {**about, "sides": [side]}
 
 
 def _side(content: Mapping[str, Any]) -> Preprocessing:

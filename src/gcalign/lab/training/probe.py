@@ -154,8 +154,8 @@ def _of_images(overrides: Sequence[str], progress: bool) -> Result:
     protocol = one_of("protocol", given.get("protocol", usual), (*PROTOCOLS, *SPECIAL))
     if data.name == "cifar10c" and protocol != "cifar10c":
         raise ValueError(f"protocol={protocol} needs a training split, and cifar10c has none; use protocol=cifar10c")
-    if run:
-        run.check_writable()
+    if model:
+        model.check_writable()
     subject = Subject(baseline or _loaded(Run.at(given["run"]), given.get("encoder")), data, device, progress)
     if protocol in SPECIAL:
         result = SPECIAL[protocol](subject, **asked)
@@ -167,13 +167,15 @@ def _of_images(overrides: Sequence[str], progress: bool) -> Result:
         test = images_of(dataclasses.replace(data, limit=None) if baseline else data, "test")
         about: dict[str, Any] = {"protocol": protocol, "device": device, "progress": progress}
         result = evaluate_encoder(subject.network(train), train, test, **about, **asked)
-    return _recorded(run, data.name, result) if run else dataclasses.replace(result, of=str(baseline))
+    if baseline:
+        result = dataclasses.replace(result, of=str(baseline))
+    return _recorded(model, data.name, result, "baseline" if baseline else "probe") if model else result
 
 
-def _recorded(run: Run, data: str, result: R) -> R:
-    """The result, appended to the run's results."""
+def _recorded(run: Run, data: str, result: R, kind: str = "probe") -> R:
+    """The result, appended to the results of its run, or of the run that it is a baseline of."""
     with owned(run.path, wait=True):
-        line = {"kind": "probe", "data": data, "config": run.config().hash, **result.as_dict()}
+        line = {"kind": kind, "data": data, "config": run.config().hash, **result.as_dict()}
         files.append_json_lines(run.results_file, [line])
     return result
 

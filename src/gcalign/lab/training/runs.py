@@ -75,10 +75,7 @@ class Run:
     def config(self) -> Config:
         remedy = "the command that started this run writes it again"
         with explained(f"{self.config_file} cannot be read", remedy, ValueError, OSError):
-            content = files.from_json(files.read(self.config_file))
-            if isinstance(content, dict):
-                content.pop("signature", None)  # of version 0.1
-            return Config.from_dict(content)
+            return Config.from_dict(files.from_json(files.read(self.config_file)))
 
     def check_writable(self) -> None:
         """That a result can be recorded, before the time it takes to find it."""

@@ -150,7 +150,7 @@ class Claim:
         return (abs(gap) if self.relation == "=" else gap) / scale
 
 
-_CLAIMS: dict[str, Claim] = {}
+CLAIMS: dict[str, Claim] = {}
 
 
 def claim(
@@ -159,8 +159,8 @@ def claim(
     """Register a function of one draw as a claim of the paper; `more` are the last fields of `Claim`."""
 
     def add(check: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
-        assert label not in _CLAIMS, label
-        _CLAIMS[label] = Claim(label, words, *sides, tell, check, **more)
+        assert label not in CLAIMS, label
+        CLAIMS[label] = Claim(label, words, *sides, tell, check, **more)
         return check
 
     return add
@@ -168,12 +168,12 @@ def claim(
 
 def labels() -> tuple[str, ...]:
     """Every claim, in the order of the table."""
-    return tuple(_CLAIMS)
+    return tuple(CLAIMS)
 
 
 def named(label: str) -> Claim:
     """The claim with that label; an unknown one gets a suggestion."""
-    return _CLAIMS[one_of("--only", label, _CLAIMS)]
+    return CLAIMS[one_of("--only", label, CLAIMS)]
 
 
 @dataclass(frozen=True)

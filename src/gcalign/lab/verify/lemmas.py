@@ -8,9 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gcalign.lab.verify.claims import Case, Draw, claim
+from gcalign.lab.verify.claims import Case, Draw, claim, loss
 from gcalign.lab.verify.paths import converged, projections
-from gcalign.public import method
 
 STEPS = 40
 
@@ -20,7 +19,7 @@ def _hilbert(log_ratio: Tensor) -> float:
     return float(log_ratio.max() - log_ratio.min())
 
 
-def _contraction(log_k: Tensor) -> tuple[float, float]:
+def contraction(log_k: Tensor) -> tuple[float, float]:
     """λ(K) as it is printed, √(η − 1)/√(η + 1), and Birkhoff's (√η − 1)/(√η + 1)."""
     differences = log_k[:, None, :] - log_k[None, :, :]  # log K_ik/K_jk
     log_eta = float((differences.amax(2) - differences.amin(2)).max())
@@ -41,7 +40,7 @@ def _contraction(log_k: Tensor) -> tuple[float, float]:
 def convergence(draw: Draw) -> Case:
     batch = draw.batch((2, 8, 16), eps=(0.3, 2.0))
     end, steps = converged(batch.log_k), list(projections(batch.log_k, STEPS))
-    printed, birkhoff = _contraction(batch.log_k)
+    printed, birkhoff = contraction(batch.log_k)
     worst, tighter = (-math.inf, 0.0, 0.0), 0.0
     for before, after in pairwise(steps):
         # a row projection moves u by the old v; a column projection v by the new u
@@ -177,7 +176,7 @@ def kl_by_potentials(draw: Draw) -> Case:
     t = draw.one_of(1, 2, 5)
     *_, end = projections(batch.log_k, 2 * t)
     right = -float(end.log_p.diagonal().mean())
-    left = float(method("gca-ince", eps=batch.eps, iterations=t, tol=0.0)(batch.z1, batch.z2))
+    left = loss("gca-ince", batch, eps=batch.eps, iterations=t, tol=0.0)
     numbers = {"t": t, "unprojected": abs(float(batch.log_k.exp().sum()) / len(batch.z1) - 1)}
     return Case(left, right, numbers)
 

@@ -62,7 +62,7 @@ class _Bracket:
     primal: float
 
 
-def _wasserstein(cost: Tensor, mu: Tensor, nu: Tensor) -> _Bracket:
+def wasserstein(cost: Tensor, mu: Tensor, nu: Tensor) -> _Bracket:
     """Our own entropic plan at small ε: c-transforms make its potentials feasible, rounding its marginals exact."""
     eps = 0.02 * float(cost.mean())
     if eps == 0:  # every point in one place
@@ -96,7 +96,7 @@ def w1_bound(draw: Draw) -> Case:
     positives, everyone = float(e.diagonal().mean()), float(e.mean())
     left = (1 - lam) * positives - lam * (b - 1) * everyone
     uniform = torch.ones(b * b, dtype=torch.float64)
-    w1 = _wasserstein(_pair_distances(batch), uniform[:b] / b, uniform / b**2)
+    w1 = wasserstein(_pair_distances(batch), uniform[:b] / b, uniform / b**2)
     constant = (1 - lam) * math.exp(1 / batch.eps) / batch.eps
     undecided = left > constant * w1.dual
     own = -loss("rince", batch, eps=batch.eps, q=1.0, lam=lam, scale="score")
@@ -139,7 +139,7 @@ def _plan_distance(batch: RandomBatch) -> _Bracket:
     """W₁ between I/B and P⁽¹⁾/B on pairs of points, with the metric of app:wdm."""
     b = len(batch.z1)
     *_, row = projections(batch.log_k, 1)
-    return _wasserstein(_pair_distances(batch), torch.full((b,), 1 / b, dtype=torch.float64), row.p.flatten() / b)
+    return wasserstein(_pair_distances(batch), torch.full((b,), 1 / b, dtype=torch.float64), row.p.flatten() / b)
 
 
 @claim(

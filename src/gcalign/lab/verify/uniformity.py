@@ -13,7 +13,7 @@ def _log_mean(points: Tensor, eps: float = 1.0) -> float:
     return float((-eps * torch.cdist(points, points).square()).exp().mean().log())
 
 
-def _simplex(classes: int, dim: int) -> Tensor:
+def simplex(classes: int, dim: int) -> Tensor:
     """A regular simplex on the unit sphere of `dim` ≥ classes − 1 dimensions."""
     corners = torch.eye(classes, dtype=torch.float64) - 1 / classes
     basis = torch.linalg.svd(corners).Vh[: classes - 1]
@@ -36,7 +36,7 @@ def optimal_centroids(draw: Draw) -> Case:
         (slope,) = torch.autograd.grad((-torch.cdist(points, points).square()).exp().mean().log(), points)
         points = points.detach() - slope
         points = points / points.norm(dim=1, keepdim=True).clamp(min=1)
-    left, right = _log_mean(_simplex(classes, dim)), _log_mean(points)
+    left, right = _log_mean(simplex(classes, dim)), _log_mean(points)
     return Case(left, right, {"M": classes, "d": dim, "gap": right - left})
 
 

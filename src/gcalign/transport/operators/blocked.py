@@ -243,7 +243,9 @@ class Blocked(ABC):
             if self.frame is not None:
                 left = alpha - (self.frame.alpha if alpha.dim() == 1 else self.frame.alpha[:, None])
                 right = beta - (self.frame.beta if beta.dim() == 1 else self.frame.beta[:, None])
-                if bool(torch.maximum(left.abs().max(), right.abs().max()) <= self._most):
+                inside = torch.maximum(left.abs().max(), right.abs().max()) <= self._most
+                # entries of K̂ that were set to zero must stay negligible
+                if bool(inside & ((left.amax(0) + right.amax(0)).max() <= -self._least)):
                     return left.exp_(), right.exp_()
             if attempt == 0:
                 self._move(a, b)

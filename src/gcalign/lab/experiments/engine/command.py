@@ -95,6 +95,7 @@ def reproduce(name: str, overrides: Sequence[str]) -> None:
         from gcalign.lab.experiments.engine.launch import check
 
         check(request.asked.launcher)
+    request.folder.mkdir(parents=True, exist_ok=True)  # better known before the work than after it
     if not request.asked.partial:
         _check_data(request)
     chosen = _searched(request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import numpy
 import pytest
@@ -20,17 +19,8 @@ from gcalign.lab.training.module import Training
 from gcalign.lab.training.probe import probe
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.samples import images_of
-from gcalign.lab.training.train import train
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*(LeafSpec|litlogger|lightning).*")]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    words = ["method=ince", "data=scenes", "data.limit=256", "epochs=1", "batch_size=64", "model.width=0.25",
-             "model.hidden=32", "model.out=8", "accelerator=cpu", f"runs={folder}"]  # fmt: skip
-    return train(configured(words), quiet=True)
 
 
 @pytest.mark.parametrize("words", [["protocol=knn"], ["protocol=few-shot", "labels=50", "draws=2"], []], ids=str)
@@ -76,7 +66,7 @@ def test_a_baseline_says_its_model_and_takes_the_data_of_the_run_it_is_like(run,
     assert like == words
     assert like.of == "untrained (encoder small, width 0.25, stem auto, seed 0)"
     assert like.seed == 0
-    assert len(run.results()) == lines  # it is no measurement of the run
+    assert [line["kind"] for line in run.results()[lines:]] == ["baseline"]  # for its report; no probe of the run
     assert main(["probe", "run=untrained", "model.width=0.25", "seed=3", "data=scenes", "protocol=knn"]) == 0
     assert capsys.readouterr().out.startswith("untrained (encoder small, width 0.25, stem auto, seed 3), knn: ")
 
@@ -185,13 +175,21 @@ def test_an_unfinished_run_cannot_be_probed(tmp_path):
         probe([f"run={Run.of(config).path}"])
 
 
-@pytest.mark.slow
-def test_the_demo_beats_pixels_and_an_untrained_encoder(tmp_path, capsys):
-    assert main(["demo", "--runs", str(tmp_path / "runs")]) == 0
-    out = capsys.readouterr().out
-    last = {m[1]: float(m[2]) for m in re.finditer(r"│ ([\w -]+?) +│ (?:–|clean) +│.*│ +([\d.]+) │", out)}
-    assert (
-        min(last[name] for name in ("ince", "gca-ince", "gca-uot"))
-        > max(last["raw pixels"], last["untrained encoder"]) + 20
-    )
-    assert (tmp_path / "runs" / "report.html").stat().st_size > 50_000
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run=pixels", "protocol=knn", "k=[1,"], "k=[1, is not a value"),
+        (["run=pixels", "protocol=knn", "k={"], "k={ is not a value"),
+        (["run=pixels", "protocol=knn", "data.size=100000", "data=folder", "data.root=."], "at most 2,048"),
+        (["run=pixels", "protocol=knn", "device=meta"], "device=meta cannot be used"),
+        (["run=pixels", "protocol=knn", "k=99999999999999999999"], "must be below 2^63"),
+        (["run=pixels", "model.width=2"], "has no effect on run=pixels"),
+        (["run=pixels", "+k=3"], "did you mean 'k'"),
+        (["run=pixels", "encoder=a:b"], "has no effect on run=pixels"),
+    ],
+)
+def test_a_probe_refuses_words_without_a_traceback(words, said, capsys):
+    assert main(["probe", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1

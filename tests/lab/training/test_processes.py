@@ -16,7 +16,6 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 from PIL import Image
-from torch import nn
 
 import gcalign
 from gcalign.cli import main
@@ -24,7 +23,6 @@ from gcalign.lab.data.sides import views_of
 from gcalign.lab.training import runs
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import Training
-from gcalign.lab.training.optimizers import LARS
 from gcalign.lab.training.owner import owned
 from gcalign.lab.training.stream import Stream
 from gcalign.lab.training.train import train
@@ -55,7 +53,7 @@ def test_a_batch_in_parts_has_the_loss_and_the_gradient_of_the_whole_batch(tmp_p
     lines = [[line for line in run.results() if line["kind"] == "train"] for run in made]
     assert [line["step"] for line in lines[1]] == [1, 2, 3, 4, 5, 6]
     for a, b in zip(*lines, strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5, abs=2e-6)  # of float32, after six steps
     for key, value in weights(whole).items():
         torch.testing.assert_close(weights(parts)[key], value, rtol=1e-4, atol=1e-5)
 
@@ -168,49 +166,7 @@ def test_channels_last_changes_the_layout_alone(tmp_path):
     assert module.towers[0].encoder.conv1.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-# --- LARS -------------------------------------------------------------------------------------------------------
-
-
-def test_lars_is_what_plain_loops_give():
-    generator = torch.Generator().manual_seed(0)
-    network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)).double()
-    nn.init.zeros_(network[2].weight)  # has no norm, so it takes the gradient as it is
-    lr, momentum, decay, trust = 0.3, 0.9, 0.1, 0.02
-    optimizer = LARS(network.parameters(), lr=lr, momentum=momentum, weight_decay=decay, trust=trust)
-    expected = [p.detach().clone().tolist() for p in network.parameters()]
-    moving = [None] * len(expected)
-    for _ in range(3):
-        gradients = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in network.parameters()]
-        for k, (p, gradient) in enumerate(zip(network.parameters(), gradients, strict=True)):
-            p.grad = gradient.clone()
-            w, g = flat(expected[k]), flat(gradient.tolist())
-            if p.dim() > 1:
-                g = [b + decay * a for a, b in zip(w, g, strict=True)]
-                size, length = sum(a * a for a in w) ** 0.5, sum(b * b for b in g) ** 0.5
-                g = [b * trust * size / length for b in g] if size and length else g
-            moving[k] = g if moving[k] is None else [momentum * m + b for m, b in zip(moving[k], g, strict=True)]
-            expected[k] = [a - lr * m for a, m in zip(w, moving[k], strict=True)]
-        optimizer.step()
-    for p, w in zip(network.parameters(), expected, strict=True):
-        torch.testing.assert_close(p.detach().flatten(), torch.tensor(w, dtype=torch.float64))
-
-
-def flat(values):
-    return [x for v in values for x in (v if isinstance(v, list) else [v])]
-
-
 # --- words and processes ----------------------------------------------------------------------------------------
-
-
-def test_the_same_processes_on_other_machines_are_the_same_run():
-    one, two = (configured(["batch_size=64", *words]) for words in (["devices=8"], ["devices=4", "nodes=2"]))
-    assert one.folder == two.folder != configured(["batch_size=64"]).folder
-    assert (
-        configured(["method=gca-uot", "method.eps=0.5", "data=cifar10", "seed=3", "strategy=auto", "nodes=1"]).hash
-        == "76881cd35b"
-    )
-    for word in ("compile=true", "channels_last=true", "sync_batchnorm=true"):
-        assert configured(["batch_size=64", "devices=8", word]).hash != one.hash
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
@@ -370,6 +326,22 @@ def test_two_processes_that_lightning_starts_equal_one_process(folder, tmp_path)
     command = [sys.executable, "-m", "gcalign", "train", *words]
     assert run_all([command], tmp_path / "said") == [0], (tmp_path / "said").read_text()
     same(the_run(tmp_path / "two"), alone(folder, tmp_path))
+
+
+@needs_gloo
+@pytest.mark.slow
+def test_a_script_of_ones_own_trains_with_two_processes_and_its_own_modules(tmp_path):
+    (tmp_path / "beside.py").write_text("from torch.nn import Flatten as Net\n")
+    words = [word.replace("torch.nn:Flatten", "beside:Net").replace("data=folder", "data=scenes") for word in WORDS]
+    call = f"main({['train', *words, 'data.limit=64', 'runs=runs', 'devices=2']})"
+    main_ = f'if __name__ == "__main__":\n    sys.exit({call})\n'
+    (tmp_path / "script.py").write_text(f"import sys\nimport beside\nfrom gcalign.cli import main\n{main_}")
+    env = {key: value for key, value in environment().items() if key != "PYTHONSAFEPATH"}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert the_run(tmp_path / "runs").done
 
 
 @needs_gloo

@@ -13,14 +13,10 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 from gcalign.lab.data.images import InMemory
-from gcalign.lab.data.splits import drawn, long_tailed, mislabelled, stratified
 from gcalign.lab.evaluation import (
     PROTOCOLS,
-    corruption_probe,
-    domain_probe,
     evaluate,
     extract,
-    leave_one_domain_out,
     probe,
 )
 from gcalign.lab.evaluation.classifiers import logistic, neighbours, principal, standardisation
@@ -244,68 +240,6 @@ def test_by_default_the_penalty_is_chosen_on_five_splits():
     assert evaluate("linear-fast", *train, *test) != evaluate("linear-fast", *train, *test, splits=1)
 
 
-# splits
-
-
-@pytest.mark.parametrize(("tail", "limit"), [(100.0, 500), (10.0, None), (1.0, 200)])
-def test_a_long_tail_falls_geometrically_from_the_first_class_to_the_last(tail, limit):
-    labels = torch.arange(10).repeat(300)
-    chosen = long_tailed(labels, tail, limit, seed=0)
-    sizes = torch.bincount(labels[chosen], minlength=10)
-    first = limit / sum(tail ** (-k / 9) for k in range(10)) if limit else 300
-    assert sizes.tolist() == [int(first * tail ** (-k / 9) + 1e-9) for k in range(10)]
-    assert len(chosen.unique()) == len(chosen)
-    assert torch.equal(chosen, long_tailed(labels, tail, limit, seed=0))
-    assert not torch.equal(chosen, long_tailed(labels, tail, limit, seed=1)) or limit is None
-
-
-def test_a_long_tail_needs_as_many_images_as_its_first_class_has():
-    most = int(300 * sum(100 ** (-k / 9) for k in range(10)))
-    with pytest.raises(ValueError, match=f"limit=900 .*{most} .*tail=100"):
-        long_tailed(torch.arange(10).repeat(300), 100.0, 900, seed=0)
-
-
-def test_a_share_of_labels_becomes_any_other_class():
-    labels = torch.arange(5).repeat(2000)
-    wrong = mislabelled(labels, 0.4, seed=0)
-    changed = wrong != labels
-    assert int(changed.sum()) == 4000
-    counts = torch.stack([torch.bincount((wrong - labels)[changed & (labels == k)] % 5, minlength=5) for k in range(5)])
-    assert (counts[:, 0] == 0).all()
-    assert (counts[:, 1:] / counts.sum(1, keepdim=True)).sub(0.25).abs().max() < 0.05
-    assert torch.equal(mislabelled(labels, 0.0, seed=0), labels)
-    assert torch.equal(mislabelled(labels * 7, 0.4, seed=0), wrong * 7)  # whatever the codes
-    with pytest.raises(ValueError, match="cannot be wrong where all are"):
-        mislabelled(torch.ones(10).long(), 0.4, seed=0)
-
-
-def test_a_split_is_stratified_complete_and_from_the_seed():
-    y = torch.tensor([0] * 40 + [1] * 20 + [2] * 2)
-    rest, part = stratified(y, 0.1, seed=5)
-    assert torch.equal(torch.cat([rest, part]).sort().values, torch.arange(62))
-    assert torch.bincount(y[part]).tolist() == [4, 2, 1]
-    assert torch.equal(part, stratified(y, 0.1, seed=5)[1])
-    assert not torch.equal(part, stratified(y, 0.1, seed=6)[1])
-
-
-def test_a_lone_sample_of_a_class_is_never_held_out():
-    y = torch.tensor([0] * 10 + [1])
-    rest, part = stratified(y, 0.3, seed=0)
-    assert 10 in rest
-    assert len(part) == 3
-    with pytest.raises(ValueError, match="leave none to hold out"):
-        stratified(torch.arange(4), 0.5, seed=0)
-    for share in (0.0, 1.0, 1.5):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            stratified(y, share, seed=0)
-
-
-def test_a_draw_is_even_over_the_classes():
-    y = torch.arange(90) % 3
-    assert torch.bincount(y[drawn(y, shots=4, total=None, seed=0)]).tolist() == [4, 4, 4]
-    assert sorted(torch.bincount(y[drawn(y, shots=None, total=8, seed=0)]).tolist()) == [2, 3, 3]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -339,67 +273,3 @@ def test_unlabelled_images_are_refused_before_any_work():
 
     with pytest.raises(ValueError, match="train samples have no labels"):
         probe(Untouchable(), images(labelled=False), images(12), protocol="knn")
-
-
-# domains
-
-
-def test_domains_that_differ_are_told_apart_and_equal_ones_are_not():
-    x, _ = blobs(200, classes=4)
-    d = torch.arange(200) % 4
-    told = domain_probe(x * 0.1 + torch.eye(6)[d], d, lr=0.05, epochs=200, names=("photo", "art", "cartoon", "sketch"))
-    assert told.accuracy > 0.95
-    assert told.per_class.keys() == {"photo", "art", "cartoon", "sketch"}
-    assert (told.n_train, told.n_test) == (140, 60)
-    noise = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
-    assert domain_probe(noise, d, lr=0.05, epochs=200).accuracy < 0.5
-    with pytest.raises(ValueError, match="have no domains"):
-        domain_probe(x, None)
-
-
-def test_the_domain_probe_tests_on_what_an_encoder_never_saw():
-    d = torch.arange(4).repeat(50)
-    unseen = torch.arange(200) >= 140
-    x = torch.eye(4)[d] + 0.1 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
-    told = domain_probe(x, d, unseen=unseen, lr=0.05, epochs=200)
-    assert (told.n_train, told.n_test, told.split) == (140, 60, "images held out of training")
-    assert told.accuracy > 0.95
-    x[unseen] = torch.eye(4)[(d[unseen] + 1) % 4]  # only the unseen ones are wrong
-    assert domain_probe(x, d, unseen=unseen, lr=0.05, epochs=200).accuracy < 0.05
-    for wrong in (unseen[:-1], unseen.long(), torch.zeros(200, dtype=torch.bool), torch.ones(200, dtype=torch.bool)):
-        with pytest.raises(ValueError, match="must be a mask of the 200 samples"):
-            domain_probe(x, d, unseen=wrong)
-
-
-def test_the_squared_error_probe_is_least_squares():
-    x, d = blobs(200)
-    train, test = stratified(d, 0.3, seed=0)
-    ones = torch.ones(len(x), 1)
-    design = torch.cat([x, ones], 1)
-    solution = torch.linalg.lstsq(design[train], nn.functional.one_hot(d[train]).float()).solution
-    expected = ((design[test] @ solution).argmax(1) == d[test]).double().mean().item()
-    assert domain_probe(x, d, lr=0.03, epochs=600).accuracy == pytest.approx(expected, abs=0.02)
-    assert domain_probe(x, d, exact=True).accuracy == pytest.approx(expected, abs=1e-9)
-    twice = torch.cat([x, x], 1)  # directions that no sample tells apart
-    assert domain_probe(twice, d, exact=True).accuracy == pytest.approx(expected, abs=1e-9)
-
-
-def test_each_domain_is_left_out_once_and_the_mean_reported():
-    x, y = blobs(180)
-    domains = torch.arange(180) // 45
-    x = torch.where(domains[:, None] == 3, -x, x)  # in the last one everything is mirrored
-    result = leave_one_domain_out(x, y, domains, lr=0.03, epochs=300, domain_names=("a", "b", "c", "mirrored"))
-    assert list(result.parts) == ["a", "b", "c", "mirrored"]
-    assert result.accuracy == pytest.approx(sum(result.parts.values()) / 4)
-    assert result.parts["mirrored"] < 0.5 < result.parts["a"]
-    assert (result.n_train, result.n_test) == (135, 180)
-    with pytest.raises(ValueError, match="at least 2"):
-        leave_one_domain_out(x, y, domains * 0)
-
-
-def test_corruptions_are_averaged_and_each_trains_on_a_tenth():
-    sets = {"fog-1": blobs(200), "fog-5": blobs(200, noise=3.0)}
-    result = corruption_probe({k: x for k, (x, _) in sets.items()}, {k: y for k, (_, y) in sets.items()})
-    assert result.parts["fog-5"] < result.parts["fog-1"]
-    assert result.accuracy == pytest.approx(sum(result.parts.values()) / 2)
-    assert (result.labels_used, result.n_test) == (21, 2 * 179)
