@@ -188,7 +188,7 @@ def own_data(words):
             for k in range(10):
                 image.save(root / name / f"{k}.png")
         return
-    root.parent.mkdir(parents=True)
+    root.parent.mkdir(parents=True, exist_ok=True)
     image.save(buffer := io.BytesIO(), "png")
     row = {"image": {"bytes": buffer.getvalue(), "path": "one.png"}, "name_en": "one", "emoji": "1"}
     pq.write_table(pa.Table.from_pylist([row] * 4), root)
@@ -257,7 +257,7 @@ def test_the_commands_of_a_page_run_in_order_on_a_clean_clone(page, tmp_path):
 # --- pages that follow from the code ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["configuration.md", "command-line.md", "architecture.md", "architecture.svg"])
+@pytest.mark.parametrize("name", ["command-line.md", "architecture.md", "architecture.svg"])
 def test_a_generated_page_is_what_the_code_gives_now(name):
     made = script("generate").PAGES[name]()
     assert (DOCS / name).read_text(encoding="utf-8") == made, "run: make pages"
