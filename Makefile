@@ -18,7 +18,7 @@ help:
 	@echo "make dependencies   known vulnerabilities of the pinned dependencies"
 	@echo "make docs   the site, in site/"
 	@echo "make pages  write again the pages and pictures that follow from the code"
-	@echo "make clean  remove the virtual environment"
+	@echo "make clean  remove .venv, the site and the caches of tools; runs/ stays"
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -82,6 +82,6 @@ docs: .venv/ready
 	@echo "open site/index.html"
 
 clean:
-	rm -rf .venv
+	rm -rf .venv site dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .PHONY: help demo test slow fuzz faults mutations differential versions clients dependencies pages docs clean

@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: configuration.md, command-line.md, architecture.md and architecture.svg.
+"""Writes the pages that follow from the code: command-line.md, architecture.md and .svg, and studies/.
 
 python docs/generate.py [FOLDER]
 """
@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 PACKAGE = Path(gcalign.__file__).parent
 NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n\n"
 
-# --- configuration --------------------------------------------------------------------------------------------
+# --- command line ---------------------------------------------------------------------------------------------
 
 
 def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
@@ -30,88 +30,25 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[s
     return "\n".join(lines)
 
 
-def configuration() -> str:
-    """Every option of `gcalign train`, of each method, and the recipes."""
-    from gcalign.lab.training import keys
-    from gcalign.lab.training.config import COMMON, RECIPES, data_choices
-    from gcalign.lab.training.typed import written
-
-    rows = [
-        (f"`{key.name}`", "" if key.default == "" else f"`{written(key.default)}`", keys.meaning(key))
-        for key in keys.every()
-    ]
-    methods = [
-        (f"`{name}`", ", ".join(f"`method.{key}={value}`" for key, value in own))
-        for name, own in keys.options().items()
-    ]
-    recipes = [
-        (f"`{name}`", ", ".join(f"`{word}`" for word in _words(content)) or "the defaults above")
-        for name, content in RECIPES.items()
-    ]
-    return f"""# Configuration
-
-{NOTE}A run is described by words `key=value`, in any order: `gcalign train method=gca-uot data=cifar10 epochs=15`. Options that you leave out have their defaults. An unknown key or a value out of range is an
-error before anything is written. `gcalign train --help` prints the same keys; `dry=true` shows the resolved run and stops. The folder of a run has the hash of all options that decide its weights.
-
-* `method=` is one of {", ".join(f"`{name}`" for name in BUILT_IN)}, or a method of your own.
-* `data=` is one of {", ".join(f"`{name}`" for name in data_choices())}, or any name on the Hugging Face hub, such as `owner/name`.
-* `recipe=` gives the paper's settings of a data set; see below. Other words change them.
-* Lists are written `method.relax=[2.0,2.0]`. `null` means no value.
-
-## Options of a run
-
-{_table(("option", "default", "meaning"), rows)}
-
-## Options of the methods
-
-All methods also take {", ".join(f"`method.{name}`" for name in COMMON)}, with the defaults of `gcalign.Alignment`.
-
-{_table(("method", "own options, with defaults"), methods)}
-
-## Recipes
-
-{_table(("recipe", "sets"), recipes)}
-"""
-
-
-BUILT_IN = [name for name, made in gcalign.methods._REGISTRY.items() if made.__module__ == "gcalign.methods"]
-
-
-def _words(content: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in content.items():
-        if isinstance(value, dict):
-            yield from _words(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={value}"
-
-
-# --- command line ---------------------------------------------------------------------------------------------
-
-
 def command_line() -> str:
-    """Every command with its arguments, from the parser itself."""
+    """Every command with its usage, from the parser itself; --help has the rest."""
     from gcalign.cli import parser
 
     parts = []
     for name, command in _commands(parser()):
-        parts.append(_command(f"gcalign {name}", command, level=2))
-        for below, inner in _commands(command):
-            parts.append(_command(f"gcalign {name} {below}", inner, level=3))
+        inner = [*_commands(command)]
+        parts.append(_command(f"gcalign {name}", command))
+        parts += [_command(f"gcalign {name} {below}", one) for below, one in inner]
     return f"""# Command line
 
-{NOTE}`gcalign COMMAND --help` prints what is here. Options of training are words `key=value`: [Configuration](configuration.md).
+{NOTE}`gcalign COMMAND --help` describes every argument, with defaults and examples. `train`, `probe`, `embed`, `export` and `reproduce` take `key=value` in any order; an unknown key or a value out of range is an error before anything is written. `dry=true` shows what would run. Lists are written `method.relax=[2.0,2.0]`; `null` means no value.
 
-**Exit codes**: 0, the command ran, whatever its result; 1, some runs that `gcalign reproduce` started have failed, and the others are done; 2, an error, printed as one line with its remedy; 130, interrupted.
+* **Data** is found by name: in the folder `data.root=`, in the folder that the environment variable `GCALIGN_DATA` names, or on the Hugging Face hub.
+* **Exit codes**: 0, the command ran, whatever its result; 1, some runs that `gcalign reproduce` started have failed; 2, an error, printed as one line with its remedy (`--debug` prints the traceback too); 130, interrupted.
+* **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows; `--json -` prints only JSON. `NO_COLOR=1` prints without colours, `COLUMNS=40` for 40 columns.
+* **Completion** at the tab key: `gcalign completion bash >> ~/.bashrc`, or `zsh`, or `fish`; then open a new terminal.
 
-**Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows as JSON; `--json -` writes only JSON to standard output. `NO_COLOR=1`
-prints without colours. If the terminal is too narrow for a table, its rows are printed one below the other. If the output goes to a file, tables are wide, unless `COLUMNS` is set: `COLUMNS=40` prints for 40 columns.
-
-**Errors** are one line. `--debug`, anywhere on the line, prints the traceback too.
-
-**Completion** at the tab key: `gcalign completion bash >> ~/.bashrc`, `gcalign completion zsh >> ~/.zshrc`, or `gcalign completion fish > ~/.config/fish/completions/gcalign.fish`; then open a new terminal.
-Commands, options, keys and many values are completed. bash and zsh were tried, fish was not.
-
-{"".join(parts).rstrip()}
+{_table(("command", "what it does", "example"), parts)}
 """
 
 
@@ -121,21 +58,9 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
             yield from action.choices.items()
 
 
-def _command(name: str, parser: argparse.ArgumentParser, level: int) -> str:
-    rows = []
-    for action in parser._actions:
-        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
-            continue
-        metavar = action.metavar or action.dest
-        shown = metavar if isinstance(metavar, str) else " ".join(metavar)
-        if action.option_strings:
-            shown = ", ".join(action.option_strings) + (f" {shown}" if action.nargs != 0 else "")
-        rows.append((f"`{shown}`", (action.help or "") % {"default": action.default, "prog": parser.prog}))
-    about, epilog = parser.description or "", (parser.epilog or "").strip()
-    text = f"{'#' * level} {name}\n\n{about}\n\n"
-    if rows:
-        text += _table(("argument", "meaning"), rows) + "\n\n"
-    return text + (f"```text\n{epilog}\n```\n\n" if epilog else "")
+def _command(name: str, parser: argparse.ArgumentParser) -> tuple[str, str, str]:
+    examples = re.findall(r"^ +(gcalign .+)$", parser.epilog or "", re.MULTILINE)
+    return f"`{name}`", (parser.description or "").rstrip("."), f"`{examples[-1]}`" if examples else ""
 
 
 # --- studies --------------------------------------------------------------------------------------------------
@@ -440,7 +365,6 @@ Tests lie as the source does: those of `lab/training/export.py` are in `tests/la
 
 
 PAGES = {
-    "configuration.md": configuration,
     "command-line.md": command_line,
     "architecture.md": architecture,
     "architecture.svg": architecture_svg,

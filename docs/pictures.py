@@ -1,4 +1,4 @@
-"""Takes the pictures of the page `report.md` from a report, in Chromium.
+"""Takes the picture of the page `your-own-images.md` from a report, in Chromium.
 
 gcalign demo && gcalign report runs/demo -o report.html && python docs/pictures.py report.html
 """
@@ -18,12 +18,7 @@ from browser.chromium import Chromium  # noqa: E402  # the tests' own
 
 WIDE = 1000
 PICTURES = {  # name: what is seen, and the select that is set first to an option of this place
-    "accuracy": ("#accuracy .panel:last-of-type", None),
-    "training": ("#curves", None),
-    "views": ("#views", ("views-run", -1)),
-    "map": ("#maps", ("map-kind", -1)),  # UMAP, where it is installed
     "flow": ("#flow", ("plan-run", 2)),
-    "pairs": ("#suspects", ("plan-run", -1)),
 }
 
 

@@ -150,7 +150,7 @@ def _probe(parser: Parser) -> Run:
 )
 def _embed(parser: Parser) -> Run:
     parser.takes("run=", "encoder=", "data=", "data.root=", "split=", "device=")
-    parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet file to write")
+    parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet or .npy file to write")
     return calling("gcalign.lab.training.embed:embed", show=_written)
 
 

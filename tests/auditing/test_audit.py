@@ -14,7 +14,7 @@ import torch
 import gcalign
 from gcalign.auditing import calibration, pairs, plans
 from gcalign.auditing.embeddings import Embeddings, Pairs, nearest
-from gcalign.auditing.fits import Neighbours, best_others, cosine, csls, softmax
+from gcalign.auditing.fits import Neighbours, best_others, cosine, csls, margins, softmax
 from gcalign.auditing.nulls import p_values
 from gcalign.auditing.plans import chosen_eps, conditional, plan, solved
 
@@ -115,6 +115,15 @@ def test_csls_is_two_cosines_less_the_means_of_ten_neighbours(monkeypatch):
         for j in range(0, 50, 5):
             row, column = np.sort(s[i])[-10:].mean(), np.sort(s[:, j])[-10:].mean()
             assert found[i, j] == pytest.approx(2 * s[i, j] - row - column, abs=1e-12)
+
+
+def test_a_margin_is_the_cosine_less_the_means_of_four_others_of_both_items():
+    a, b = made(30)
+    s = unit(a) @ unit(b).T
+    found = margins(*sides(a, b), 30, torch.Generator().manual_seed(0))
+    for i in range(30):
+        row, column = (np.sort(np.delete(x, i))[-4:].mean() for x in (s[i], s[:, i]))
+        assert float(found[i]) == pytest.approx(s[i, i] - (row + column) / 2, abs=1e-12)
 
 
 def test_softmax_is_the_product_of_both_probabilities(monkeypatch):

@@ -1,12 +1,14 @@
-"""`gcalign embed`: the features of any data set, folder or column as a parquet file."""
+"""`gcalign embed`: the features of any data set, folder or column as a parquet or .npy file."""
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import Tensor
@@ -36,14 +38,20 @@ CORRUPTION = ("corruption", "severity")
 def embed(overrides: Sequence[str], output: str) -> Path:
     """`run=… data=…`: features of any data set or folder as a parquet file (index, image, label, domain, f0 … fD).
 
+    A .npy file has the features alone, [N, D] in float32.
     `split=` is all of a data set that comes undivided, else train, unless given; `corruption=` and `severity=` choose
     from cifar10c. Of a run on columns, `column=` is the side.
     """
-    path = files.writable("-o", output, (".parquet",))
+    path = files.writable("-o", output, (".parquet", ".npy"))
     run = run_on_columns(overrides)
     known = ("run", "encoder", "split", "device", *CORRUPTION, *DATA) if run is None else (*COLUMNS, "column")
     given = words(overrides, known, ("run",))
     columns, features = _images(given) if run is None else _column(run, given)
+    if path.suffix == ".npy":
+        numbers = io.BytesIO()
+        np.save(numbers, features.numpy())
+        files.write(path, numbers.getvalue())
+        return path
     columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), buffer)

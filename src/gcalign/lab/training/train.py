@@ -28,7 +28,7 @@ from gcalign.lab.training.callbacks import OnlineKNN, ProgressCallback, RunRecor
 from gcalign.lab.training.checkpoints import checkpoint_step, save_weights, whole_state
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.loggers import logger_of, restart
-from gcalign.lab.training.module import Training
+from gcalign.lab.training.module import Training, encoder_names
 from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.places import places_of, remember
 from gcalign.lab.training.processes import check_device, decided, environment_of, started_together, strategy_of
@@ -36,6 +36,8 @@ from gcalign.lab.training.runs import Run
 from gcalign.lab.training.samples import samples_of
 from gcalign.lab.training.stream import Stream
 from gcalign.lab.words import brief, explained, printable, quoted
+
+FEW = 100  # steps after which a small encoder is hardly better than an untrained one
 
 
 def train(
@@ -69,6 +71,8 @@ def train(
     _say(described(samples), silent)
     stream = Stream.of(config, samples, rank=trainer.global_rank, world=trainer.world_size, members=members)
     _check_memory(config, samples)
+    if stream.total < FEW:
+        _say(f"only {stream.total} steps; lower batch_size or raise epochs", silent)
     module = Training(config, samples, stream.total, builds)
     with ExitStack() as stack:
         if trainer.is_global_zero or together:
@@ -82,7 +86,7 @@ def train(
         if config.compile:
             _say("compile=true: the first step compiles encoder and head, which takes a while", quiet)
         _continued(run, trainer, module, stream, first, quiet)
-    _say(f"done: {run.path}\n{_next(run, samples)}", silent)
+    _say(f"done: {run.path}\n{_next(run, config, samples)}", silent)
     return run
 
 
@@ -93,12 +97,19 @@ def _check_memory(config: Config, samples: Samples) -> None:
     within("BATCH_BYTES", size, f"batch_size={config.batch_size} of {samples.name}: the number of bytes")
 
 
-def _next(run: Run, samples: Samples) -> str:
-    """What can be done with a finished run; of images there is no accuracy without labels."""
+def _next(run: Run, config: Config, samples: Samples) -> str:
+    """What can be done with a finished run; of images there is no accuracy without labels.
+
+    An encoder of the user's own is named again, since names in files are not imported.
+    """
+    names = encoder_names(config, samples.sides)
+    name = names[0] if len(names) == 1 else f"[{','.join(names)}]"
+    own = name if any(":" in part for part in names) else None
+    word, option = ([f"encoder={own}"], ["--encoder", own]) if own else ([], [])
     if not samples.are_views or samples.labels is not None:
-        return f"evaluate it with: {quoted('gcalign', 'probe', f'run={run.path}')}"
-    report = quoted("gcalign", "report", str(run.path), "-o", "report.html")
-    embed = quoted("gcalign", "embed", f"run={run.path}", "-o", "features.parquet")
+        return f"evaluate it with: {quoted('gcalign', 'probe', f'run={run.path}', *word)}"
+    report = quoted("gcalign", "report", str(run.path), "-o", "report.html", *option)
+    embed = quoted("gcalign", "embed", f"run={run.path}", "-o", "features.npy", *word)
     return f"look at neighbours and pairs with: {report}\nembed the images with: {embed}"
 
 
@@ -150,8 +161,7 @@ def _finished(run: Run, quiet: bool) -> Run:
     if run.checkpoint_file.exists() or (run.path / "owner.json").exists() or any(run.path.glob(".*.part")):
         with suppress(BusyError, OSError), owned(run.path):
             run.finish()
-    again = quoted("gcalign", "probe", f"run={run.path}")
-    _say(f"{run.path} is finished already; nothing to do. Evaluate it with: {again}", quiet)
+    _say(f"{run.path} is finished already; nothing to do", quiet)
     return run
 
 
