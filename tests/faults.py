@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
-from gcalign.lab.data.images import InMemory
 from gcalign.lab.training import runs
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.train import train
+from small_runs import pictures
 
 WORDS = ["epochs=4", "batch_size=16", "log_every=1", "checkpoint_every=1", "model.hidden=16", "model.out=8",
          "model.width=0.25", "accelerator=cpu", "views=plain", "logger=csv", "knn_every=2"]  # fmt: skip
@@ -31,10 +31,8 @@ CONTEXT = mp.get_context("forkserver")  # a server that has imported everything,
 CONTEXT.set_forkserver_preload(["faults"])
 
 
-def images(n: int = 64) -> InMemory:
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (n, 3, 12, 12), generator=generator, dtype=torch.uint8)
-    return InMemory(pixels, name="tiny", split="train", labels=torch.arange(n) % 4, domains=torch.arange(n) % 2)
+def images():
+    return pictures(64)
 
 
 def config_of(folder: Path, *more: str):

@@ -165,10 +165,6 @@ def test_a_wrong_encoder_is_refused_with_a_remedy(mine, name, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shape": (3, 8)}, "channels, height, width"),
-        ({"shape": (3, 0, 8)}, "at least 1"),
-        ({"width": 0.0}, "must be > 0"),
-        ({"stem": "cifra"}, "did you mean 'cifar'"),
         ({"stem": "cifar"}, "leave stem=auto"),
         ({"shape": (3, 8, 7)}, "at least 8×8"),
     ],
@@ -189,8 +185,6 @@ def test_projectors_are_the_papers():
     assert projector("none", 32)(x) is x
     assert projector("none", 32).features == 32
     assert predictor(8, 4)(deep(x)).shape == (4, 8)
-    with pytest.raises(ValueError, match="did you mean 'mlp2'"):
-        projector("mlp", 32)
 
 
 def online() -> nn.Module:

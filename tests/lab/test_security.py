@@ -810,6 +810,6 @@ def test_a_terminal_of_ascii_shows_what_it_can(tmp_path, monkeypatch):
 )
 def test_a_reader_that_is_gone_does_not_fail_a_finished_job(tmp_path, words, how, made):
     script = f"PYTHONPATH='{SOURCE}' '{sys.executable}' -m gcalign {shlex.join(words)} {how}"
-    done = subprocess.run(["bash", "-c", script], check=False, timeout=300, cwd=tmp_path)
+    done = subprocess.run(["bash", "-c", script], check=False, timeout=900, cwd=tmp_path)
     assert done.returncode == 0
     assert list(tmp_path.glob(made))

@@ -165,13 +165,7 @@ def test_colour_changes_agree_with_kornia_in_hsv():
 
 
 def test_bad_requests_say_what_is_wrong():
-    with pytest.raises(ValueError, match=r"views='c1' is unknown; did you mean 'C1'\?"):
-        make_views("c1", (3, 32, 32), MEAN, STD)
     with pytest.raises(ValueError, match="C = 1 or 3"):
         make_views("C0", (4, 32, 32), (0.5,) * 4, (0.5,) * 4)
     with pytest.raises(ValueError, match="each of 3 channels"):
         make_views("C0", (3, 32, 32), (0.5,), (0.5,))
-    with pytest.raises(ValueError, match="shape of the data set"):
-        make_views("C0", (3, 32, 32), MEAN, STD)(pictures(2, 3, 24, 24), 0)
-    with pytest.raises(TypeError, match="uint8"):
-        make_views("C0", (3, 32, 32), MEAN, STD)(torch.rand(2, 3, 32, 32), 0)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gcalign.lab.data.splits import stratified
 from gcalign.lab.evaluation import (
     corruption_probe,
     domain_probe,
@@ -20,46 +19,6 @@ def blobs(n: int = 120, d: int = 6, classes: int = 3, seed: int = 0, noise: floa
     y = torch.arange(n) % classes
     centres = torch.randn(classes, d, generator=torch.Generator().manual_seed(99))
     return centres[y] + noise * torch.randn(n, d, generator=generator), y
-
-
-def test_domains_that_differ_are_told_apart_and_equal_ones_are_not():
-    x, _ = blobs(200, classes=4)
-    d = torch.arange(200) % 4
-    told = domain_probe(x * 0.1 + torch.eye(6)[d], d, lr=0.05, epochs=200, names=("photo", "art", "cartoon", "sketch"))
-    assert told.accuracy > 0.95
-    assert told.per_class.keys() == {"photo", "art", "cartoon", "sketch"}
-    assert (told.n_train, told.n_test) == (140, 60)
-    noise = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
-    assert domain_probe(noise, d, lr=0.05, epochs=200).accuracy < 0.5
-    with pytest.raises(ValueError, match="have no domains"):
-        domain_probe(x, None)
-
-
-def test_the_domain_probe_tests_on_what_an_encoder_never_saw():
-    d = torch.arange(4).repeat(50)
-    unseen = torch.arange(200) >= 140
-    x = torch.eye(4)[d] + 0.1 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
-    told = domain_probe(x, d, unseen=unseen, lr=0.05, epochs=200)
-    assert (told.n_train, told.n_test, told.split) == (140, 60, "images held out of training")
-    assert told.accuracy > 0.95
-    x[unseen] = torch.eye(4)[(d[unseen] + 1) % 4]  # only the unseen ones are wrong
-    assert domain_probe(x, d, unseen=unseen, lr=0.05, epochs=200).accuracy < 0.05
-    for wrong in (unseen[:-1], unseen.long(), torch.zeros(200, dtype=torch.bool), torch.ones(200, dtype=torch.bool)):
-        with pytest.raises(ValueError, match="must be a mask of the 200 samples"):
-            domain_probe(x, d, unseen=wrong)
-
-
-def test_the_squared_error_probe_is_least_squares():
-    x, d = blobs(200)
-    train, test = stratified(d, 0.3, seed=0)
-    ones = torch.ones(len(x), 1)
-    design = torch.cat([x, ones], 1)
-    solution = torch.linalg.lstsq(design[train], nn.functional.one_hot(d[train]).float()).solution
-    expected = ((design[test] @ solution).argmax(1) == d[test]).double().mean().item()
-    assert domain_probe(x, d, lr=0.03, epochs=600).accuracy == pytest.approx(expected, abs=0.02)
-    assert domain_probe(x, d, exact=True).accuracy == pytest.approx(expected, abs=1e-9)
-    twice = torch.cat([x, x], 1)  # directions that no sample tells apart
-    assert domain_probe(twice, d, exact=True).accuracy == pytest.approx(expected, abs=1e-9)
 
 
 def test_each_domain_is_left_out_once_and_the_mean_reported():
@@ -81,3 +40,32 @@ def test_corruptions_are_averaged_and_each_trains_on_a_tenth():
     assert result.parts["fog-5"] < result.parts["fog-1"]
     assert result.accuracy == pytest.approx(sum(result.parts.values()) / 2)
     assert (result.labels_used, result.n_test) == (21, 2 * 179)
+
+
+UNSEEN = torch.arange(200) >= 140
+
+
+def test_domains_that_differ_are_told_apart_by_images_that_an_encoder_never_saw():
+    d, generator = torch.arange(200) % 4, torch.Generator().manual_seed(0)
+    x = torch.eye(4)[d] + 0.1 * torch.randn(200, 4, generator=generator)
+    about = {"unseen": UNSEEN, "lr": 0.05, "epochs": 200}
+    told = domain_probe(x, d, **about, names=("photo", "art", "cartoon", "sketch"))
+    assert told.accuracy > 0.95
+    assert told.per_class.keys() == {"photo", "art", "cartoon", "sketch"}
+    assert (told.n_train, told.n_test, told.split) == (140, 60, "images held out of training")
+    assert domain_probe(torch.randn(200, 4, generator=generator), d, **about).accuracy < 0.5
+    x[UNSEEN] = torch.eye(4)[(d[UNSEEN] + 1) % 4]  # only the unseen ones are wrong
+    assert domain_probe(x, d, **about).accuracy < 0.05
+    with pytest.raises(ValueError, match="have no domains"):
+        domain_probe(x, None, unseen=UNSEEN)
+
+
+def test_the_squared_error_probe_is_least_squares():
+    x, d = blobs(200)
+    design = torch.cat([x, torch.ones(len(x), 1)], 1)
+    solution = torch.linalg.lstsq(design[~UNSEEN], nn.functional.one_hot(d[~UNSEEN]).float()).solution
+    expected = ((design[UNSEEN] @ solution).argmax(1) == d[UNSEEN]).double().mean().item()
+    assert domain_probe(x, d, unseen=UNSEEN, lr=0.03, epochs=600).accuracy == pytest.approx(expected, abs=0.02)
+    for features in (x, torch.cat([x, x], 1)):  # also with directions that no sample tells apart
+        accuracy = domain_probe(features, d, unseen=UNSEEN, exact=True).accuracy
+        assert accuracy == pytest.approx(expected, abs=1e-9)

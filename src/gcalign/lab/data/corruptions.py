@@ -17,7 +17,6 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import conv2d, grid_sample, interpolate, pad
 
-from gcalign.errors import one_of
 from gcalign.lab.data.views import add_value
 
 Level = Any  # a number or a tuple of them: one severity's parameters
@@ -31,11 +30,6 @@ def names() -> tuple[str, ...]:
 
 def corrupt(images: Tensor, name: str, severity: int, seed: int) -> Tensor:  # [B, 3, H, W] uint8 -> the same
     """The images under one corruption; the same for the same batch and seed."""
-    one_of("corruption", name, _TABLE)
-    if severity not in (1, 2, 3, 4, 5):
-        raise ValueError(f"severity={severity!r} must be 1, 2, 3, 4 or 5")
-    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
-        raise ValueError(f"images {tuple(images.shape)} {images.dtype} must be [B, 3, H, W] uint8; convert them to RGB")
     corruption, levels = _TABLE[name]
     generator = torch.Generator().manual_seed(seed)
     corrupted = corruption(images.float() / 255, levels[severity - 1], generator)
@@ -241,7 +235,7 @@ def _refraction(wet: Tensor) -> Tensor:  # [B, 1, H, W] bool -> [B, 1, H, W]
 # --- what corruptions are made of: blurs, zooms and fractals of whole batches [B, C, H, W] -------------------------
 
 
-def gaussian(images: Tensor, sigma: float, *, truncate: float = 4.0, mode: str = "replicate") -> Tensor:
+def gaussian(images: Tensor, sigma: float, *, truncate: float = 4.0) -> Tensor:
     """A Gaussian cut at `truncate` standard deviations, rows then columns."""
     radius = int(truncate * sigma + 0.5)
     if radius == 0:
@@ -249,7 +243,7 @@ def gaussian(images: Tensor, sigma: float, *, truncate: float = 4.0, mode: str =
     offsets = torch.arange(-radius, radius + 1, dtype=images.dtype)
     weights = (-0.5 * (offsets / sigma) ** 2).exp()
     weights /= weights.sum()
-    return convolve(convolve(images, weights.view(-1, 1), mode), weights.view(1, -1), mode)
+    return convolve(convolve(images, weights.view(-1, 1), "replicate"), weights.view(1, -1), "replicate")
 
 
 def convolve(images: Tensor, kernel: Tensor, mode: str = "reflect") -> Tensor:

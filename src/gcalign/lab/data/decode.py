@@ -164,8 +164,6 @@ def report(wrong: dict[int, str], on_error: str, consequence: str) -> None:
 
 def statistics(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of [N, C, H, W], in [0, 1]."""
-    if not pixels.numel():
-        raise ValueError("statistics of no images; at least one is needed")
     flat = pixels.movedim(1, 0).flatten(1)
     # images of one colour have no spread; a grey level's width keeps normalisation finite
     mean = [channel.double().mean().item() / 255 for channel in flat]

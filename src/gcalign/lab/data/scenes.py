@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate, pad
 
-from gcalign.errors import count, one_of
 from gcalign.lab.data.images import Images
 
 SIDE = 24
@@ -69,18 +68,18 @@ class Scenes(Images):
     std = (0.32, 0.32, 0.32)
 
     def __init__(self, split: str = "train", size: int | None = None, seed: int = 0) -> None:
-        self.split = one_of("split", split, ("train", "test"))
+        self.split = split
         digits, labels = _digits()
         # the split is the same for every seed: a training set of one never meets a test set of another
         pool = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
         pool = pool[:TEST_DIGITS] if split == "test" else pool[TEST_DIGITS:]
-        self.size = len(pool) if size is None else count("size", size, "any number of samples can be rendered")
+        self.size = size or len(pool)
         self.seed = seed
         order = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))]
         self.digits = order.repeat(math.ceil(self.size / len(order)))[: self.size]  # [N], which digit a sample is
         self.labels = labels[self.digits]
         self._index = torch.arange(self.size)
-        self._keys = _mix(_mix(self._index + 2**40 * (split == "test")) + _wrapped(seed))
+        self._keys = _mix(_mix(self._index + 2**40 * (split == "test")) + seed)
         self.domains = _Stream(_mix(self._keys)).choice(len(STYLES))
 
     def __len__(self) -> int:
@@ -92,7 +91,7 @@ class Scenes(Images):
 
     def draw(self, indices: Sequence[int] | Tensor, seed: int) -> Tensor:
         chosen = self._index[torch.as_tensor(indices, dtype=torch.long)]
-        stream = _Stream(_mix(self._keys[chosen] ^ _mix(torch.tensor(_wrapped(seed + 1)))))
+        stream = _Stream(_mix(self._keys[chosen] ^ _mix(torch.tensor(seed + 1))))
         return self._render(chosen, stream, stream.choice(len(STYLES)))
 
     def _render(self, chosen: Tensor, stream: _Stream, style: Tensor) -> Tensor:
@@ -210,8 +209,3 @@ def _mix(x: Tensor) -> Tensor:
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
     return x ^ ((x >> 31) & ((1 << 33) - 1))
-
-
-def _wrapped(seed: int) -> int:
-    """Any whole number as a signed one of 64 bits, which is what a tensor holds."""
-    return (seed + 2**63) % 2**64 - 2**63

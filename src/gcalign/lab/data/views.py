@@ -16,8 +16,6 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import grid_sample
 
-from gcalign.errors import one_of
-
 Step = Callable[[Tensor, Generator], Tensor]  # images [B, C, H, W] in [0, 1] -> the same
 
 
@@ -37,11 +35,6 @@ class Views:
     std: tuple[float, ...]
 
     def __call__(self, batch: Tensor, seed: int) -> Tensor:  # [B, C, H, W] uint8 -> float32, normalised
-        if tuple(batch.shape[1:]) != self.shape:
-            raise ValueError(
-                f"batch {tuple(batch.shape)} must be [B, {', '.join(map(str, self.shape))}]; "
-                "make the views with the shape of the data set"
-            )
         generator = torch.Generator().manual_seed(seed)
         images = _unit(batch)
         for step in self.steps:
@@ -59,7 +52,6 @@ def names() -> tuple[str, ...]:
 
 def make_views(name: str, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> Views:
     """The policy of this name, for images of this shape [C, H, W] and these statistics of the data set."""
-    one_of("views", name, _POLICIES)
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ValueError(f"shape={tuple(shape)} must be [C, H, W] with C = 1 or 3; convert the images to RGB")
     if not len(mean) == len(std) == shape[0]:
@@ -196,8 +188,6 @@ _POLICIES: dict[str, tuple[Step, ...]] = {
 
 
 def _unit(batch: Tensor) -> Tensor:
-    if batch.dtype != torch.uint8 or batch.dim() != 4:
-        raise TypeError(f"batch {tuple(batch.shape)} {batch.dtype} must be [B, C, H, W] uint8; pass the raw images")
     return batch.float() / 255
 
 

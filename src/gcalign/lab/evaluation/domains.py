@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gcalign.lab.data.splits import stratified
@@ -42,22 +41,19 @@ def domain_probe(
     features: Tensor,  # [N, D]
     domains: Tensor | None,  # [N]
     *,
-    unseen: Tensor | None = None,  # [N] bool
+    unseen: Tensor,  # [N] bool
     seed: int = 0,
-    test_share: float = 0.3,
     names: Sequence[str] = (),
     **options: Any,
 ) -> Result:
-    """How well the domain can be told: 70 % of each to train on, 30 % to test on; with options of `least_squares`.
+    """How well the domain can be told, with options of `least_squares`.
 
     A target may have shown an encoder the domains of its training images: `unseen` marks those that it never saw, and
     the test is on them.
     """
     known = _known(domains, len(features))
-    train, test = stratified(known, test_share, seed) if unseen is None else _apart(unseen, len(features))
-    split = f"{test_share:.0%} of each domain" if unseen is None else "images held out of training"
-    about = {"seed": seed, "split": split, "names": names, **options}
-    return _divided("domain-probe", least_squares, features, known, train, test, **about)
+    about = {"seed": seed, "split": "images held out of training", "names": names, **options}
+    return _divided("domain-probe", least_squares, features, known, ~unseen, unseen, **about)
 
 
 def leave_one_domain_out(
@@ -122,15 +118,6 @@ def _known(domains: Tensor | None, n: int) -> Tensor:
     if domains is None:
         raise ValueError("the samples have no domains; use data that has them, such as pacs or scenes")
     return checked_labels(domains, n, "domain")
-
-
-def _apart(unseen: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    if unseen.dtype != torch.bool or unseen.shape != (n,) or unseen.all() or not unseen.any():
-        raise ValueError(
-            f"unseen ({unseen.dtype}, shape {tuple(unseen.shape)}) must be a mask of the {n} samples, with some on "
-            "each side; leave it out to draw the test samples"
-        )
-    return (~unseen).nonzero().squeeze(1), unseen.nonzero().squeeze(1)
 
 
 def _mean(results: Mapping[str, Result], split: str) -> Result:

@@ -9,7 +9,6 @@ import torch
 from rich.progress import track
 from torch import Tensor, nn
 
-from gcalign.errors import count
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.views import normalise
 from gcalign.lab.models.state import evaluating
@@ -25,9 +24,6 @@ def extract(
     finite: bool = True,
 ) -> Tensor:  # [N, D] float32 on the CPU
     """Features of each image, un-augmented, finite unless `finite` is false; the encoder moves to `device`."""
-    count("batch_size", batch_size, "256 is the default")
-    if len(images) == 0:
-        raise ValueError(f"{images.name} ({images.split}) has no images; there is nothing to embed")
     encoder.to(device)
     shown = f"features of {images.name} ({images.split})" if progress else ""
     features = in_batches(encoder, len(images), lambda rows: pixels(images, rows, device), batch_size, shown)

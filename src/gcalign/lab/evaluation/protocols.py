@@ -42,19 +42,9 @@ def linear(
     `optimizer="adam", lr=3e-4, epochs=100, decay=1`."""
     # The paper writes "Adam" with lr 0.2 and momentum 0.9. Adam has no such argument, and 0.2 is far from its usual
     # rates; they are values of SGD, which the same list uses for pretraining, so SGD it is. It gives no batch size.
-    settings = {"optimizer": optimizer, "lr": lr, "epochs": epochs, "decay": decay, "batch_size": batch_size}
-    layer = descent(
-        x,
-        y,
-        classes,
-        loss=functional.cross_entropy,
-        optimizer=optimizer,
-        lr=lr,
-        epochs=epochs,
-        decay=decay,
-        batch_size=batch_size,
-        seed=seed,
-    )
+    settings: dict[str, Any] = {"optimizer": optimizer, "lr": lr, "epochs": epochs, "decay": decay}
+    settings["batch_size"] = batch_size
+    layer = descent(x, y, classes, loss=functional.cross_entropy, seed=seed, **settings)
     return Fitted({"test": layer}, settings, len(y))
 
 

@@ -84,8 +84,6 @@ def judged(
     test_y = checked_labels(test_labels, len(test), split)
     if len(test) == 0:
         raise ValueError(f"the {split} set is empty; an accuracy needs samples")
-    if isinstance(train, Tensor) and isinstance(test, Tensor):
-        _check_features(train, test)
     classes, train_codes, test_codes = encoded(train_y, test_y)
     if isinstance(train, Tensor):
         train_codes = train_codes.to(train.device)
@@ -130,18 +128,6 @@ def spread(values: Sequence[float] | Any) -> float | None:
 def _name(classes: Tensor, code: Tensor, names: Sequence[str]) -> str:
     label = int(classes[code])
     return names[label] if label < len(names) else str(label)
-
-
-def _check_features(train: Tensor, test: Tensor) -> None:
-    for what, x in (("train", train), ("test", test)):
-        if x.dim() != 2 or not x.is_floating_point():
-            raise ValueError(f"{what} features of shape {tuple(x.shape)} and dtype {x.dtype} must be real [N, D]")
-        if not x.isfinite().all():
-            raise ValueError(f"{what} features are not all finite; the encoder diverged: train it again")
-    if train.shape[1] != test.shape[1]:
-        raise ValueError(
-            f"train features have {train.shape[1]} columns, test features {test.shape[1]}; use one encoder for both"
-        )
 
 
 def checked_labels(labels: Tensor | None, n: int, what: str) -> Tensor:  # [N] int64 on the CPU

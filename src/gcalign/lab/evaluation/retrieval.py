@@ -36,8 +36,6 @@ def recall(queries: Gallery, gallery: Gallery, ks: Sequence[int] = KS) -> dict[i
     A partner is any item of the query's pair, and any item equal to one: a name of two images is right for both. Of
     items that are as near as the partner, half count as nearer.
     """
-    for k in ks:
-        count("k", k, "how many of the nearest count")
     ranks = ranks_of(queries, gallery)
     return {k: (ranks < k).double().mean().item() for k in ks}
 
@@ -139,7 +137,7 @@ def retrieval(of: EmbeddedColumns, split: str, ks: Sequence[int] = KS) -> Retrie
     return Retrieved("retrieval", split, accuracy, shown, len(rows), len(rows), [])
 
 
-def zeroshot(of: EmbeddedColumns, split: str, *, top: int = 3, show: int = 10, ks: Sequence[int] = KS) -> Retrieved:
+def zeroshot(of: EmbeddedColumns, split: str, *, top: int = 3, show: int = 10) -> Retrieved:
     """Name items that training never saw: the nearest of all texts of the table, those of training included."""
     first, other = of.sides[:2]
     if first.kind == "text" and other.kind != "text":
@@ -148,7 +146,7 @@ def zeroshot(of: EmbeddedColumns, split: str, *, top: int = 3, show: int = 10, k
         raise ValueError(f"protocol=zeroshot names items, and {other.name} holds no texts; use protocol=retrieval")
     rows, everything = of.samples.rows(split), of.gallery(other, of.samples.rows("all"))
     queries = of.gallery(first, rows)
-    by_k = recall(queries, everything, ks)
+    by_k = recall(queries, everything)
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(queries), generator=generator)[: count("show", show, "examples", least=0)]
     some = Gallery(queries.z[chosen], queries.owner[chosen], queries.code[chosen])
@@ -162,4 +160,4 @@ def zeroshot(of: EmbeddedColumns, split: str, *, top: int = 3, show: int = 10, k
     way = f"{first.name} → {other.name}"
     many = int(torch.unique(everything.code).numel())
     shown = {way: {str(k): v for k, v in by_k.items()}}
-    return Retrieved("zeroshot", split, by_k[min(ks)], shown, len(rows), many, examples)
+    return Retrieved("zeroshot", split, by_k[1], shown, len(rows), many, examples)

@@ -14,13 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from gcalign.errors import count, did_you_mean, one_of, positive
+from gcalign.errors import count, did_you_mean
 from gcalign.lab.models.state import evaluating, made, seeded
 from gcalign.lab.outside import imported
 
 _log = logging.getLogger(__name__)
 
-STEMS = ("auto", "cifar", "imagenet", "paper")
 _SMALL_IMAGE = 64  # up to this side, a stem that shrinks the image four times leaves too little of it
 _CLASSIFIERS = ("fc", "head", "classifier")  # what torchvision, timm and others call their last layer
 USUAL = {"image": "small", "text": "ngrams", "array": "mlp"}
@@ -191,12 +190,6 @@ def encoder(
     seed: int = 0,
 ) -> nn.Module:
     """An encoder [B, C, H, W] -> [B, features], initialised from `seed`: a name, or a function of your own."""
-    if len(shape) != 3:
-        raise ValueError(f"shape={tuple(shape)} must be (channels, height, width)")
-    for size in shape:
-        count("a side of shape", size, f"shape={tuple(shape)} is (channels, height, width)")
-    positive("width", width, "1 is the published size")
-    one_of("stem", stem, STEMS)
     if not isinstance(name, str):
         with seeded(seed):
             return _custom(name, shape, width, stem)

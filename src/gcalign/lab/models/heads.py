@@ -8,10 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gcalign.errors import one_of
 from gcalign.lab.models.state import made
-
-PROJECTORS = ("mlp2", "mlp3-bn", "none")
 
 
 class Head(nn.Sequential):
@@ -27,7 +24,6 @@ def projector(kind: str, features: int, hidden: int = 2048, out: int = 128, seed
 
     Weights follow from `seed`; the global random state is left alone.
     """
-    one_of("projector", kind, PROJECTORS)
     if kind == "none":
         return Head(features=features)
 

@@ -12,8 +12,6 @@ from torch import nn
 if TYPE_CHECKING:
     from gcalign.lab.training.config import Optimizer
 
-NAMES = ("adam", "adamw", "sgd", "lars")
-
 
 def lr_at(step: int, total: int, o: Optimizer) -> float:
     """Linear warm-up, then the schedule down to `final` of lr."""
