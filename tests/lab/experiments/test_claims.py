@@ -687,7 +687,10 @@ def test_theorems_are_added_on_request(folder, monkeypatch):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["{}/none"], "is not a results folder; `gcalign reproduce"), (["{}", "--scale", "smal"], "did you mean 'small'")],
+    [
+        (["{}/none"], "is not a results folder. The project's own result files are in docs/results"),
+        (["{}", "--scale", "smal"], "did you mean 'small'"),
+    ],
 )
 def test_a_wrong_folder_or_scale_is_one_line_that_helps(folder, capsys, words, says):
     assert cli.main(["claims", *(word.format(folder) for word in words)]) == 2

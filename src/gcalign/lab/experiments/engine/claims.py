@@ -118,7 +118,11 @@ class Results:
         """Every result file of a scale; a scale without any has nothing measured."""
         one_of("scale", scale, SCALES)
         if not folder.is_dir():
-            raise ValueError(f"{folder} is not a results folder; `gcalign reproduce table1 scale={scale}` makes one")
+            raise ValueError(
+                f"{folder} is not a results folder. The project's own result files are in docs/results of its "
+                "repository, not in the installed package: run this in a clone, or name their folder; "
+                f"`gcalign reproduce table1 scale={scale}` makes one of your own in results"
+            )
         paths = [path for path in sorted((folder / scale).glob("*.jsonl")) if not path.stem.startswith("search")]
         return Results(scale, {path.stem: records.frame(records.read(path)) for path in paths})
 

@@ -1,6 +1,7 @@
 """E9: with a pretrained encoder, does a target with domains cost class accuracy?
 
-Not answered yet: the runs are not complete.
+Not answered yet: the window is measured, the 17 seeds are not complete. The window is narrow: frozen features tell the
+domain of 93.9 % of the images, and training on the domains reaches only 95.0 %.
 
 E3 could not judge "without diminishing class accuracy": its small encoder had no pretraining, and its class accuracy is
 low. Here the encoder is EfficientNet-Lite0, trained on ImageNet and frozen. Heads are trained on its features.
@@ -26,6 +27,19 @@ low. Here the encoder is EfficientNet-Lite0, trained on ImageNet and frozen. Hea
 
 * After the window and before any result of a target was looked at: three α instead of five, and a family of four
   instead of eight, because the machine is shared. The seeds stay.
+
+## Result
+
+Accuracy in %, by the readout; the window is one seed (149):
+
+| | domain | class, domain left out |
+|---|---|---|
+| frozen features | 93.9 | 52.3 |
+| head, pairs alone | 93.9 | 53.3 |
+| head, trained on the domains | 95.0 | 50.3 |
+
+The frozen domain accuracy is below 95 %, so by the plan the targets are compared. But a target cannot raise domain
+accuracy by much more than a point here.
 """
 
 from __future__ import annotations
