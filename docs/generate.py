@@ -349,13 +349,13 @@ Tests lie as the source does: those of `lab/training/export.py` are in `tests/la
 | train with another loss from the command line | `methods.py`: five lines under a name |
 | read images from one more kind of file | `lab/data/stores.py`: a function that says how to read the records of each split, and its line in `STORES`; a new image format is a word in `lab/pictures.py` |
 | read a table in one more format | `lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py` |
-| add an augmentation | `lab/data/views.py`: a function and a line in `_POLICIES` |
+| add an augmentation | `lab/data/views.py`: a function and a line in `POLICIES` |
 | change how pairs are mismatched, ordered or drawn | `lab/training/stream.py` |
 | log one more number in each step | `lab/training/module.py`, `_record`; it reaches result lines, loggers and reports by itself |
 | give texts another encoder | `lab/models/encoders.py`, `side_encoder`; or `model.encoders=[small,module:function]` without a change |
 | measure accuracy by one more protocol | `lab/evaluation/protocols.py`: a function and a line in `PROTOCOLS` |
 | change what a killed run needs to continue | `lab/training/checkpoints.py` |
-| export to one more format | `lab/training/export.py`: a function and a line in `_KINDS` |
+| export to one more format | `lab/training/export.py`: a function and a line in `FORMATS` |
 | change a limit of size | `lab/limits.py`; all of them are there |
 
 ## The library
