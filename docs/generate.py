@@ -296,13 +296,7 @@ def _short(box: str) -> str:
 
 
 def architecture() -> str:
-    """The page of the picture, with the first sentence of each module."""
-    rows = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        if name.split(".")[-1] not in ("__init__", "__main__") and not name.startswith("lab."):
-            rows.append((f"`{name}`", about.partition("\n\n")[0].partition("\n")[0]))
+    """The page of the picture."""
     return f"""# Modules
 
 {NOTE}One module for each symbol of the paper (blue), a small engine that solves and differentiates the objective (orange), and a lab that uses both (green). Each box stands above all that it
@@ -357,10 +351,6 @@ Tests lie as the source does: those of `lab/training/export.py` are in `tests/la
 | change what a killed run needs to continue | `lab/training/checkpoints.py` |
 | export to one more format | `lab/training/export.py`: a function and a line in `FORMATS` |
 | change a limit of size | `lab/limits.py`; all of them are there |
-
-## The library
-
-{_table(("module", "what it is"), rows)}
 """
 
 
