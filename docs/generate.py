@@ -25,8 +25,8 @@ NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n\n"
 
 
 def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    lines = ["|" + "|".join(head) + "|", "|" + "---|" * len(head)]
+    lines += ["|" + "|".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + "|" for row in rows]
     return "\n".join(lines)
 
 
@@ -48,7 +48,7 @@ def command_line() -> str:
 * **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows; `--json -` prints only JSON. `NO_COLOR=1` prints without colours, `COLUMNS=40` for 40 columns.
 * **Completion** at the tab key: `gcalign completion bash >> ~/.bashrc`, or `zsh`, or `fish`; then open a new terminal.
 
-{_table(("command", "what it does", "example"), parts)}
+{_table(("command", "what it does"), parts)}
 """
 
 
@@ -58,9 +58,8 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
             yield from action.choices.items()
 
 
-def _command(name: str, parser: argparse.ArgumentParser) -> tuple[str, str, str]:
-    examples = re.findall(r"^ +(gcalign .+)$", parser.epilog or "", re.MULTILINE)
-    return f"`{name}`", (parser.description or "").rstrip("."), f"`{examples[-1]}`" if examples else ""
+def _command(name: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
+    return f"`{name}`", (parser.description or "").rstrip(".")
 
 
 # --- studies --------------------------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ def studies() -> dict[str, str]:
     judged, pages, rows = claims.judged(results), {}, []
     modules = [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
     modules = [module for module in modules if hasattr(module, "EXPERIMENTS")]
-    for module in sorted(modules, key=lambda module: (module.__doc__ or "").replace("E10", "E91")):
+    for module in sorted(modules, key=_place):
         title, _, text = (module.__doc__ or "").partition("\n\n")
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         answer = " ".join(text.partition("\n\n")[0].split())
@@ -108,13 +107,19 @@ def studies() -> dict[str, str]:
     return pages
 
 
+def _place(module: Any) -> tuple[int, str]:
+    """E1 to E10 in their order, then the others."""
+    number = re.match(r"E(\d+)", module.__doc__)
+    return int(number[1]) if number else 99, module.__doc__
+
+
 def _study(module: Any, title: str, text: str, results: Any, judged: list[Any]) -> str:
     from gcalign.lab.experiments.engine import ledger
 
     labels = {claim.label for experiment in module.EXPERIMENTS for claim in experiment.claims()}
     own = [j for j in judged if j.claim.label in labels and j.family.kind == "planned"]
     names = " and ".join(f"`{experiment.name}`" for experiment in module.EXPERIMENTS)
-    text = re.sub(r"<!-- table ([\w-]+) -->", lambda match: _drawn(match[1], results), text)
+    text = re.sub(r"<!-- table ([\w-]+)(?: ([\w-]+))? -->", lambda match: _drawn(match[1], match[2], results), text)
     text = re.sub(
         r"<!-- means ([\w-]+) (.+?) -->", lambda match: _means(results.frames[match[1]], match[2].split()), text
     )
@@ -139,8 +144,8 @@ def _unwrapped(text: str) -> str:
     return re.sub(r"(?<=[^\n|])\n +(?=\S)|(?<=[^\n|>])\n(?=[^\n|*# <])", " ", text.strip())
 
 
-def _drawn(name: str, results: Any) -> str:
-    """A table of a result file, with the first sentences of its notes."""
+def _drawn(name: str, only: str | None, results: Any) -> str:
+    """A table of a result file, perhaps only the rows with a word, and the first of its notes."""
     from gcalign.lab.experiments.engine import experiment
 
     of = max((frame for frame in results.frames if name.startswith(frame)), key=len)
@@ -148,6 +153,7 @@ def _drawn(name: str, results: Any) -> str:
         experiment.named(of).draw(results.frames[of], Path(folder))
         lines = (Path(folder) / f"{name}.md").read_text(encoding="utf-8").splitlines()
     rows = [re.sub(r"\s*\|\s*", "|", line) for line in lines if line.startswith("|")]
+    rows = [row for k, row in enumerate(rows) if k < 2 or only is None or f"|{only}|" in row]
     note = next(line for line in lines[1:] if line and not line.startswith("|"))
     return "\n".join(rows) + f"\n\n{note}"
 

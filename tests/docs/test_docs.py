@@ -217,9 +217,10 @@ def test_a_command_that_is_not_run_here_can_be_run_dry(words, tmp_path, monkeypa
 def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table, tmp_path):
     result = records.frame(records.read(DOCS / "results" / "small" / "table-mistakes.jsonl"))
     experiment.named("table-mistakes").draw(result, tmp_path)
-    rows = [line for line in (tmp_path / f"{table}.md").read_text().splitlines() if line.startswith("|")]
+    drawn, page = ((folder / name).read_text() for folder, name in ((tmp_path, f"{table}.md"), (DOCS, "audit.md")))
+    rows, shown = (re.findall(r"^\|[^-].+$", re.sub(r" *\| *", "|", text), re.MULTILINE) for text in (drawn, page))
     assert len(rows) > 4
-    assert "\n".join(rows) in (DOCS / "audit.md").read_text()
+    assert {*rows} <= {*shown}
 
 
 def run_in_order(page: str) -> list[Block]:
