@@ -58,7 +58,7 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
                 f"gradient={options.gradient!r} is for torch.autograd; with torch.func use gradient='unrolled'"
             ) from error
         iterations, converged = solution.iterations, solution.converged and solution.accurate
-    return Plan.of(problem, vectors, iterations, converged).with_total(problem.total)
+    return Plan.of(problem, vectors, iterations, converged).with_total(problem)
 
 
 def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
@@ -304,6 +304,7 @@ class Arguments(NamedTuple):
     shift: int  # -1 for none
     unit: bool
     ordinary: bool
+    at_least: bool
     feasible: bool
     follows: bool
     statistics: str
@@ -360,6 +361,7 @@ class Arguments(NamedTuple):
             shift=-1 if pairs is None or pairs.shift is None else pairs.shift,
             unit=pairs is not None and pairs.unit,
             ordinary=target.ordinary,
+            at_least=problem.at_least,
             feasible=problem.feasible,
             follows=problem.follows,
             statistics=",".join(name for f in reads.statistics for name, g in STATISTICS.items() if f is g),
@@ -402,6 +404,7 @@ class Arguments(NamedTuple):
             _marginal(self.mu, self.row_penalty, self.row_lam),
             _marginal(self.nu, self.column_penalty, self.column_lam),
             self.total,
+            self.at_least,
             self.feasible,
             self.follows,
             eps_value=self.eps_value,
