@@ -319,6 +319,15 @@ class TotalMass(Constraint):
         return surplus.clamp(max=0) if self.at_least else surplus
 
 
+def missing_mass(mass: Tensor, log_rows: Tensor, at_least: bool) -> Tensor:  # [], [n] -> []
+    """The logarithm of the factor that gives a plan with these row sums its total mass.
+
+    If marginals are relaxed by KL, a factor of K is a factor of the plan, so nothing else changes.
+    """
+    log_factor = mass.log() - log_rows.logsumexp(0)
+    return log_factor.clamp(min=0) if at_least else log_factor
+
+
 def only_hard(constraint: Constraint, penalty: Penalty) -> None:
     if not isinstance(penalty, Hard):
         raise ValueError(f"{constraint!r} relaxes by KL, which needs the Entropic geometry; use penalty=inf")

@@ -74,11 +74,9 @@ class Plan:
             log_rows, log_columns, on_target, terms, log_plan, problem.unpaired_rows,
         )  # fmt: skip
 
-    def with_total(self, problem: Problem) -> Plan:
-        """The plan times a number, so that it has the total mass of the problem, if that has one."""
-        if problem.total is None:
-            return self
-        shift, on_target = problem.missing(self.log_rows), self.on_target
+    def times(self, shift: Tensor) -> Plan:
+        """The plan times e^shift."""
+        on_target = self.on_target
         if isinstance(self.target, Pairs):
             on_target = on_target + shift
         elif on_target.dim() == 1:

@@ -58,7 +58,8 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
                 f"gradient={options.gradient!r} is for torch.autograd; with torch.func use gradient='unrolled'"
             ) from error
         iterations, converged = solution.iterations, solution.converged and solution.accurate
-    return Plan.of(problem, vectors, iterations, converged).with_total(problem)
+    plan = Plan.of(problem, vectors, iterations, converged)
+    return plan if problem.total is None else plan.times(problem.missing(plan.log_rows))
 
 
 def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
@@ -72,13 +73,16 @@ def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
     }  # fmt: skip
     if options.gradient == "envelope":  # refused without solving where it would be wrong
         choose(options, converged=True, **about)
-    _, _, solution = _forward(_call(problem, options, reads)._replace(wanted=True))
+    vectors, _, solution = _forward(_call(problem, options, reads)._replace(wanted=True))
     choice, parts = choose(options, converged=solution.converged, **about), []
     if choice.mode == "implicit" and solution.linear:
         one = problem.constrained == 1
         parts.append("in one step" if one else "by reversing its stored iterations, which is exact as well")
     if problem.constrained == 2:
         parts.append(_how(options, solution))
+    if problem.total is not None:
+        least, factor = "at least " * problem.at_least, float(problem.missing(vectors.log_rows).exp())
+        parts.append(f"a factor, {factor:.3g} here, gives the plan {least}the mass {float(problem.total):g}")
     if not travels(problem, reads):
         parts.append("under torch.compile, autograd follows the iterations, because a penalty or statistic is your own")
     return Choice(choice.mode, "; ".join([choice.reason, *parts]))

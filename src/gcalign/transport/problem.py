@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import Sides
-from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass
+from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass, missing_mass
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.transport.operators.sharded import Shard
@@ -151,10 +151,9 @@ class Problem:
         return Problem(kernel, constraints, geometry, eps, target, *sums, unpaired_rows, **more)
 
     def missing(self, log_rows: Tensor) -> Tensor:  # [n] -> []
-        """The log of what a plan without the total mass is multiplied by: a common factor does not change its shape."""
+        """The logarithm of the factor that gives a plan with these row sums the total mass."""
         assert self.total is not None
-        log_factor = self.total.log() - log_rows.logsumexp(0)
-        return log_factor.clamp(min=0) if self.at_least else log_factor
+        return missing_mass(self.total, log_rows, self.at_least)
 
     def masses(self) -> tuple[Tensor, Tensor]:
         """μ and ν: of the constraints or, for a side without one, of the target; uniform without a target."""
