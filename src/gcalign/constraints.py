@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -317,6 +318,11 @@ class TotalMass(Constraint):
         else:
             surplus = (z.sum() - mass) / z.numel()
         return surplus.clamp(max=0) if self.at_least else surplus
+
+
+def has_relaxed_side(constraints: Iterable[Constraint]) -> bool:
+    """Whether a marginal may be violated, so that the mass of the plan can change."""
+    return any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in constraints)
 
 
 def missing_mass(mass: Tensor, log_rows: Tensor, at_least: bool) -> Tensor:  # [], [n] -> []

@@ -192,7 +192,7 @@ def _from_scratch(criterion: Objective, of: Computing, seed: int, part: str) -> 
 
 ORACLE = "ince, right pairs only"
 LAYERED = ("at least the mass", "fixed scale", "ince", "total mass")  # compared with trained layers, too
-TEMPERATURES, RATES = (0.05, 0.1, 0.2), (3e-4, 1e-3)
+TEMPERATURES, RATE = (0.05, 0.1), 1e-3
 TRAINED = {"tiny": 200, "small": 4000, "paper": 4000}
 TESTED = {"tiny": 100, "small": 2000, "paper": 2000}
 EPOCHS, BATCH, LAYER_EPOCHS, LAYER_RATE, LAYER_EPS = 6, 128, 2, 1e-4, 0.1
@@ -205,11 +205,10 @@ def pretrained(of: Computing) -> Iterator[list[Record]]:
     known = list(of.known)
     for name in (*candidates(0.1, 0.1), ORACLE):
         for eps in TEMPERATURES:
-            for rate in RATES:
-                labels = {"method": name, "part": "validation", "trained": "heads", "eps": eps, "lr": rate}
-                if not of.has(DESIGN, **labels):
-                    known += (made := _records(of, labels, DESIGN, _heads(a, b, of, labels, DESIGN)))
-                    yield made
+            labels = {"method": name, "part": "validation", "trained": "heads", "eps": eps, "lr": RATE}
+            if not of.has(DESIGN, **labels):
+                known += (made := _records(of, labels, DESIGN, _heads(a, b, of, labels, DESIGN)))
+                yield made
     chosen = {name: _best(known, name) for name in (*candidates(0.1, 0.1), ORACLE)}
     ways: list[tuple[str, tuple[str, ...], Callable[..., dict[str, float]]]] = [("heads", tuple(chosen), _heads)]
     if texts is not None:
@@ -240,7 +239,7 @@ def _packages(of: Computing) -> tuple[list[str], list[str]] | None:
 
     `apt-cache dumpavail > DATA/debian/packages.txt`, in Debian 12, makes the file.
     """
-    import random
+    import torch
 
     from gcalign.lab.data.catalogue import table_in
 
@@ -257,8 +256,9 @@ def _packages(of: Computing) -> tuple[list[str], list[str]] | None:
         name, about = (re.search(rf"^{key}: (.*)$", entry, re.M) for key in ("Package", "Description(?:-en)?"))
         if name and about:
             names.setdefault(about[1].strip(), name[1].strip())
-    some = random.Random(0).sample(sorted((name, about) for about, name in names.items()), 9000)
-    return [name for name, _ in some], [about for _, about in some]
+    every = sorted((name, about) for about, name in names.items())
+    some = torch.randperm(len(every), generator=torch.Generator().manual_seed(0))[:9000].tolist()
+    return [every[k][0] for k in some], [every[k][1] for k in some]
 
 
 def _gaussian() -> tuple[Tensor, Tensor]:
