@@ -229,6 +229,22 @@ def installed_beside(*names: str) -> list[str]:
     )
 
 
+@pytest.mark.slow
+def test_the_demo_needs_no_more_than_make_demo_installs(tmp_path):
+    beside = ("datasets", "hydra", "omegaconf", "ot", "pandas", "pyarrow", "tensorboard")  # what `train` and `dev` add
+    code = f"""
+import sys
+from concurrent.futures import ThreadPoolExecutor
+sys.modules.update(dict.fromkeys({beside}))
+from gcalign.lab import demo
+demo.ProcessPoolExecutor = lambda *_, **__: ThreadPoolExecutor(1)
+demo.METHODS, demo.NOISE = ("ince",), (0.5,)
+demo.SETTINGS = (*demo.SETTINGS, "epochs=1", "data.limit=128", "model.width=0.25")
+print(demo.demo({str(tmp_path)!r}))
+"""
+    assert fresh(code).endswith("report.html")
+
+
 def test_a_training_meets_few_modules_of_the_lab():
     code = """
 import sys, tempfile
