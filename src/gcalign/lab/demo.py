@@ -21,7 +21,7 @@ from gcalign.lab.data.scenes import Scenes
 from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.evaluation.results import Result
 from gcalign.lab.models import encoder
-from gcalign.lab.showcase.command import report
+from gcalign.lab.report.command import report
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.load import load_encoder
 from gcalign.lab.training.owner import owned
