@@ -231,7 +231,7 @@ def installed_beside(*names: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_demo_needs_no_more_than_make_demo_installs(tmp_path):
-    beside = ("datasets", "hydra", "omegaconf", "ot", "pandas", "pyarrow", "tensorboard")  # what `train` and `dev` add
+    beside = ("datasets", "hydra", "omegaconf", "ot", "pandas", "pyarrow")  # what `train` and `dev` add
     code = f"""
 import sys
 from concurrent.futures import ThreadPoolExecutor
