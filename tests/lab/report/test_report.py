@@ -394,7 +394,7 @@ def test_a_report_holds_runs_results_and_what_was_left_out(made):
     page = made.read_text()
     assert "Left out:" in page
     assert "broken/config.json cannot be read" in page
-    assert "was made by somebody else" in page  # a config that no command of this user wrote
+    assert "ince-gone are left out" in page  # whose data no command of this user named
     assert "<td><strong>50.0</strong></td>" in page
     assert "<strong>table1</strong>" not in page
     assert "<td>0.55 ± 0.071</td>" in page
