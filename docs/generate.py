@@ -25,8 +25,8 @@ NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n\n"
 
 
 def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    lines = ["|" + "|".join(head) + "|", "|" + "---|" * len(head)]
+    lines += ["|" + "|".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + "|" for row in rows]
     return "\n".join(lines)
 
 
@@ -48,7 +48,7 @@ def command_line() -> str:
 * **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows; `--json -` prints only JSON. `NO_COLOR=1` prints without colours, `COLUMNS=40` for 40 columns.
 * **Completion** at the tab key: `gcalign completion bash >> ~/.bashrc`, or `zsh`, or `fish`; then open a new terminal.
 
-{_table(("command", "what it does", "example"), parts)}
+{_table(("command", "what it does"), parts)}
 """
 
 
@@ -58,9 +58,8 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
             yield from action.choices.items()
 
 
-def _command(name: str, parser: argparse.ArgumentParser) -> tuple[str, str, str]:
-    examples = re.findall(r"^ +(gcalign .+)$", parser.epilog or "", re.MULTILINE)
-    return f"`{name}`", (parser.description or "").rstrip("."), f"`{examples[-1]}`" if examples else ""
+def _command(name: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
+    return f"`{name}`", (parser.description or "").rstrip(".")
 
 
 # --- studies --------------------------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ def studies() -> dict[str, str]:
     judged, pages, rows = claims.judged(results), {}, []
     modules = [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
     modules = [module for module in modules if hasattr(module, "EXPERIMENTS")]
-    for module in sorted(modules, key=lambda module: (module.__doc__ or "").replace("E10", "E91")):
+    for module in sorted(modules, key=_place):
         title, _, text = (module.__doc__ or "").partition("\n\n")
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         answer = " ".join(text.partition("\n\n")[0].split())
@@ -108,13 +107,19 @@ def studies() -> dict[str, str]:
     return pages
 
 
+def _place(module: Any) -> tuple[int, str]:
+    """E1 to E10 in their order, then the others."""
+    number = re.match(r"E(\d+)", module.__doc__)
+    return int(number[1]) if number else 99, module.__doc__
+
+
 def _study(module: Any, title: str, text: str, results: Any, judged: list[Any]) -> str:
     from gcalign.lab.experiments.engine import ledger
 
     labels = {claim.label for experiment in module.EXPERIMENTS for claim in experiment.claims()}
     own = [j for j in judged if j.claim.label in labels and j.family.kind == "planned"]
     names = " and ".join(f"`{experiment.name}`" for experiment in module.EXPERIMENTS)
-    text = re.sub(r"<!-- table ([\w-]+) -->", lambda match: _drawn(match[1], results), text)
+    text = re.sub(r"<!-- table ([\w-]+)(?: ([\w-]+))? -->", lambda match: _drawn(match[1], match[2], results), text)
     text = re.sub(
         r"<!-- means ([\w-]+) (.+?) -->", lambda match: _means(results.frames[match[1]], match[2].split()), text
     )
@@ -139,8 +144,8 @@ def _unwrapped(text: str) -> str:
     return re.sub(r"(?<=[^\n|])\n +(?=\S)|(?<=[^\n|>])\n(?=[^\n|*# <])", " ", text.strip())
 
 
-def _drawn(name: str, results: Any) -> str:
-    """A table of a result file, with the first sentences of its notes."""
+def _drawn(name: str, only: str | None, results: Any) -> str:
+    """A table of a result file, perhaps only the rows with a word, and the first of its notes."""
     from gcalign.lab.experiments.engine import experiment
 
     of = max((frame for frame in results.frames if name.startswith(frame)), key=len)
@@ -148,6 +153,7 @@ def _drawn(name: str, results: Any) -> str:
         experiment.named(of).draw(results.frames[of], Path(folder))
         lines = (Path(folder) / f"{name}.md").read_text(encoding="utf-8").splitlines()
     rows = [re.sub(r"\s*\|\s*", "|", line) for line in lines if line.startswith("|")]
+    rows = [row for k, row in enumerate(rows) if k < 2 or only is None or f"|{only}|" in row]
     note = next(line for line in lines[1:] if line and not line.startswith("|"))
     return "\n".join(rows) + f"\n\n{note}"
 
@@ -296,13 +302,7 @@ def _short(box: str) -> str:
 
 
 def architecture() -> str:
-    """The page of the picture, with the first sentence of each module."""
-    rows = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        if name.split(".")[-1] not in ("__init__", "__main__") and not name.startswith("lab."):
-            rows.append((f"`{name}`", about.partition("\n\n")[0].partition("\n")[0]))
+    """The page of the picture."""
     return f"""# Modules
 
 {NOTE}One module for each symbol of the paper (blue), a small engine that solves and differentiates the objective (orange), and a lab that uses both (green). Each box stands above all that it
@@ -349,18 +349,14 @@ Tests lie as the source does: those of `lab/training/export.py` are in `tests/la
 | train with another loss from the command line | `methods.py`: five lines under a name |
 | read images from one more kind of file | `lab/data/stores.py`: a function that says how to read the records of each split, and its line in `STORES`; a new image format is a word in `lab/pictures.py` |
 | read a table in one more format | `lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py` |
-| add an augmentation | `lab/data/views.py`: a function and a line in `_POLICIES` |
+| add an augmentation | `lab/data/views.py`: a function and a line in `POLICIES` |
 | change how pairs are mismatched, ordered or drawn | `lab/training/stream.py` |
 | log one more number in each step | `lab/training/module.py`, `_record`; it reaches result lines, loggers and reports by itself |
 | give texts another encoder | `lab/models/encoders.py`, `side_encoder`; or `model.encoders=[small,module:function]` without a change |
 | measure accuracy by one more protocol | `lab/evaluation/protocols.py`: a function and a line in `PROTOCOLS` |
 | change what a killed run needs to continue | `lab/training/checkpoints.py` |
-| export to one more format | `lab/training/export.py`: a function and a line in `_KINDS` |
+| export to one more format | `lab/training/export.py`: a function and a line in `FORMATS` |
 | change a limit of size | `lab/limits.py`; all of them are there |
-
-## The library
-
-{_table(("module", "what it is"), rows)}
 """
 
 

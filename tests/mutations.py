@@ -1,4 +1,4 @@
-"""Sixty small faults, planted one at a time: the quick tests named beside each must fail.
+"""Seventy small faults, planted one at a time: the quick tests named beside each must fail.
 
     python tests/mutations.py               # all of them, a few minutes
     python tests/mutations.py sinkhorn      # those of files with this word in their path

@@ -44,13 +44,13 @@ STOREYS = [
     ("lab.files", "lab.provenance", "lab.terminal"),
     ("lab.commands", "lab.arrays", "lab.pictures", "lab.timing"),
     ("lab.verify", "lab.completion"),
-    ("lab.data", "lab.models", "lab.report"),
+    ("lab.data", "lab.models", "lab.pages"),
     ("lab.evaluation", "lab.estimator"),
     ("lab.training",),
     ("lab.audit",),
     ("lab.align",),
     ("lab.experiments",),
-    ("lab.showcase",),
+    ("lab.report",),
     ("lab.bench", "lab.demo"),
     ("cli",),
     ("__main__",),
@@ -227,6 +227,22 @@ def installed_beside(*names: str) -> list[str]:
         for module, found in owners.items()
         if module != "gcalign" and not needed & {each.lower().replace("_", "-") for each in found}
     )
+
+
+@pytest.mark.slow
+def test_the_demo_needs_no_more_than_make_demo_installs(tmp_path):
+    beside = ("datasets", "hydra", "omegaconf", "ot", "pandas", "pyarrow")  # what `train` and `dev` add
+    code = f"""
+import sys
+from concurrent.futures import ThreadPoolExecutor
+sys.modules.update(dict.fromkeys({beside}))
+from gcalign.lab import demo
+demo.ProcessPoolExecutor = lambda *_, **__: ThreadPoolExecutor(1)
+demo.METHODS, demo.NOISE = ("ince",), (0.5,)
+demo.SETTINGS = (*demo.SETTINGS, "epochs=1", "data.limit=128", "model.width=0.25")
+print(demo.demo({str(tmp_path)!r}))
+"""
+    assert fresh(code).endswith("report.html")
 
 
 def test_a_training_meets_few_modules_of_the_lab():

@@ -235,7 +235,7 @@ def _report(parser: Parser) -> Run:
     add("--encoder", action="append", default=[], metavar="MODULE:FUNCTION", help=own)
     named = "folder of data sets that runs of other users name, to be read; can be repeated"
     add("--data-root", action="append", default=[], metavar="DIR", help=named)
-    target = "gcalign.lab.showcase.command:report"
+    target = "gcalign.lab.report.command:report"
     return calling(target, show=_written, runs_shown="shown", encoder="encoders", data_root="roots")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -279,12 +280,15 @@ class Columns(_Marginals):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TotalMass(Constraint):
-    """The sum of all entries of the plan: ΣP = M (a set of B in Eq. 8, eq:mainobj).
+    """The sum of all entries of the plan: ΣP = M, or ΣP ≥ M (a set of B in Eq. 8, eq:mainobj).
 
-    With it, and with marginals that are relaxed by KL, a constant that is added to log K changes neither plan nor loss.
+    With ΣP = M, and with marginals that are relaxed by KL, a constant that is added to log K changes neither plan nor
+    loss. With ΣP ≥ M the loss never falls if all scores rise together: it can push all embeddings apart, but not pull
+    them together.
 
     Args:
         mass: M > 0. None: the sum of the target.
+        at_least: whether the sum may be larger than M.
 
     Example:
         >>> import torch, gcalign
@@ -295,6 +299,7 @@ class TotalMass(Constraint):
     """
 
     mass: float | None = None
+    at_least: bool = False
 
     def __post_init__(self) -> None:
         if self.mass is not None:
@@ -309,8 +314,24 @@ class TotalMass(Constraint):
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
         mass = self.target_mass(problem.target, (z.shape[0], z.shape[1]), z)
         if isinstance(problem.geometry, Entropic):
-            return z.logsumexp((0, 1)) - mass.log()
-        return (z.sum() - mass) / z.numel()
+            surplus = z.logsumexp((0, 1)) - mass.log()
+        else:
+            surplus = (z.sum() - mass) / z.numel()
+        return surplus.clamp(max=0) if self.at_least else surplus
+
+
+def has_relaxed_side(constraints: Iterable[Constraint]) -> bool:
+    """Whether a marginal may be violated, so that the mass of the plan can change."""
+    return any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in constraints)
+
+
+def missing_mass(mass: Tensor, log_rows: Tensor, at_least: bool) -> Tensor:  # [], [n] -> []
+    """The logarithm of the factor that gives a plan with these row sums its total mass.
+
+    If marginals are relaxed by KL, a factor of K is a factor of the plan, so nothing else changes.
+    """
+    log_factor = mass.log() - log_rows.logsumexp(0)
+    return log_factor.clamp(min=0) if at_least else log_factor
 
 
 def only_hard(constraint: Constraint, penalty: Penalty) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gcalign.alignment import Alignment
-from gcalign.constraints import Columns, Rows
+from gcalign.constraints import Columns, Rows, TotalMass
 from gcalign.divergences import KL, Logistic, Robust, Uniformity
 from gcalign.errors import did_you_mean, plain
 from gcalign.kernels import Cosine, SquaredEuclidean
@@ -258,6 +258,47 @@ def iot_uni(eps: float = 0.1, weight: float = 0.2, layout: str = "joint", **comm
 @register("gca-uot")
 def gca_uot(
     eps: float = 0.1,
+    relax: tuple[float, float] | None = None,
+    q: float = 0.6,
+    lam: float = 0.01,
+    scale: str = "kernel",
+    w_kl: float = 1.0,
+    w_robust: float = 0.02,
+    least_mass: bool | None = None,
+    **common: Any,
+) -> Alignment:
+    """GCA-UOT: relaxed marginals, with their Fenchel–Young loss and the robust divergence (Eq. 9, eq:uot).
+
+    As it is, the plan has at least the mass of the target, so that the loss never pulls all embeddings together, which
+    harms a pretrained encoder. With `relax=` it is the paper's form, `gca_uot_paper`, unless `least_mass` is True.
+
+    Args:
+        eps: temperature ε.
+        relax: penalties λ of rows and columns; inf is the hard constraint. None: (0.2, 0.2).
+        q, lam, scale: as for `Robust`.
+        w_kl, w_robust: weights of `KL` and `Robust`; the defaults are the authors' values.
+        least_mass: whether the plan has at least the mass of the target, `TotalMass(at_least=True)`. None: if `relax`
+            is not given.
+        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+
+    Example:
+        >>> import gcalign
+        >>> gcalign.methods.gca_uot().constraints
+        (Rows(penalty=0.2), Columns(penalty=0.2), TotalMass(at_least=True))
+        >>> gcalign.methods.gca_uot(relax=(2.0, 2.0)).constraints
+        (Rows(penalty=2.0), Columns(penalty=2.0))
+    """
+    if least_mass not in (None, True, False):
+        raise TypeError(f"least_mass={least_mass!r} must be True, False or None; None is True if relax is not given")
+    criterion = gca_uot_paper(eps, (0.2, 0.2) if relax is None else relax, q, lam, scale, w_kl, w_robust, **common)
+    if relax is None if least_mass is None else least_mass:
+        criterion.constraints = (*criterion.constraints, TotalMass(at_least=True))
+    return criterion
+
+
+@register("gca-uot-paper")
+def gca_uot_paper(
+    eps: float = 0.1,
     relax: tuple[float, float] = (0.2, 0.2),
     q: float = 0.6,
     lam: float = 0.01,
@@ -266,7 +307,7 @@ def gca_uot(
     w_robust: float = 0.02,
     **common: Any,
 ) -> Alignment:
-    """GCA-UOT: relaxed marginals, with their Fenchel–Young loss and the robust divergence (Eq. 9, eq:uot).
+    """GCA-UOT as in the paper: relaxed marginals and no bound on the mass of the plan (Eq. 9, eq:uot).
 
     Args:
         eps: temperature ε.
@@ -277,8 +318,8 @@ def gca_uot(
 
     Example:
         >>> import gcalign
-        >>> gcalign.methods.gca_uot(relax=(2.0, 2.0)).constraints
-        (Rows(penalty=2.0), Columns(penalty=2.0))
+        >>> gcalign.methods.gca_uot_paper().constraints
+        (Rows(penalty=0.2), Columns(penalty=0.2))
     """
     divergence = w_kl * KL() + w_robust * Robust(q, lam, scale)
     return Alignment(Cosine(eps), _relaxed(relax), divergence, **common)

@@ -126,7 +126,8 @@ def collapse(
 ) -> str | None:
     """What is wrong if embeddings move together, or if a plan has lost most of its mass; None if neither is so.
 
-    With relaxed marginals a loss can fall by moving all embeddings together, because the plan then gains mass.
+    With relaxed marginals, and no bound on the mass of the plan, a loss can fall by moving all embeddings together,
+    because the plan then gains mass. A loss with hard marginals does not notice if they move together.
 
     Args:
         z1, z2: embeddings; row i of both is one pair.
@@ -144,7 +145,9 @@ def collapse(
         >>> print(gcalign.metrics.collapse(z, z))
         the mean cosine of negatives is 1.00 (0.00 at the start; above 0.50 embeddings are moving together); ...
     """
-    remedy = "raise relax=, e.g. to (1, 1), add gcalign.TotalMass() to the constraints, or use a hard method: gca-ince"
+    remedy = "subtract their mean, e.g. gcalign.Cosine(eps, center=True), or lower the learning rate"
+    if share is not None:
+        remedy = "leave out relax=, or write least_mass=True, which is gcalign.TotalMass(at_least=True) as a constraint"
     if share is not None and float(share) < least:
         return (
             f"the plan has {float(share):.0%} of the target's mass (below {least:.0%} it follows few pairs); {remedy}"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import check_embeddings
-from gcalign.constraints import Columns, Constraint, Marginal, Penalty, Rows
+from gcalign.constraints import Columns, Constraint, Marginal, Penalty, Rows, TotalMass, missing_mass
 from gcalign.divergences import Divergence
 from gcalign.kernels import Kernel
 from gcalign.plan import Plan
@@ -45,6 +45,7 @@ def joint_plan(
 
     `Rows` is the marginal of the first view, `Columns` those of all others. Autograd follows the iterations.
     """
+    total = next((c for c in constraints if isinstance(c, TotalMass)), None)
     penalties = _penalties(constraints, len(views))
     _check(views, divergence)
     n, k = len(views[0]), len(views)
@@ -57,7 +58,7 @@ def joint_plan(
     index = torch.arange(n, device=ones.device)
     target = Diagonal(index, index, ones, (n, n), complete=True, ordinary=True, shift=0, unit=True, views=k)
     columns = torch.cat(log_sums[1:])
-    return Plan(
+    plan = Plan(
         kernel=Given(log_k[0, 1]),
         log_u=f[0],
         log_v=sum(f[1:], torch.zeros_like(f[0])),  # its mean is the gauge that `Robust` fixes
@@ -74,6 +75,9 @@ def joint_plan(
         on_target=on_target,
         terms=ones.new_zeros(n, 0),
     )
+    if total is None:
+        return plan
+    return plan.times(missing_mass(total.target_mass(target, (n, n), ones), plan.log_rows, total.at_least))
 
 
 class Tensors:
@@ -149,9 +153,9 @@ def _penalties(constraints: Sequence[Constraint], k: int) -> list[Penalty | None
             rows = constraint.h
         elif isinstance(constraint, Columns):
             columns = constraint.h
-        else:
+        elif not isinstance(constraint, TotalMass):
             raise ValueError(
-                f"multi='joint' has no place for {constraint!r}, only for Rows and Columns; use 'pairwise'"
+                f"multi='joint' has no place for {constraint!r}, only for Rows, Columns and TotalMass; use 'pairwise'"
             )
     return [rows, *[columns] * (k - 1)]
 

@@ -74,11 +74,9 @@ class Plan:
             log_rows, log_columns, on_target, terms, log_plan, problem.unpaired_rows,
         )  # fmt: skip
 
-    def with_total(self, total: Tensor | None) -> Plan:
-        """The plan times a number, so that its mass is `total`; None leaves it as it is."""
-        if total is None:
-            return self
-        shift, on_target = total.log() - self.log_rows.logsumexp(0), self.on_target
+    def times(self, shift: Tensor) -> Plan:
+        """The plan times e^shift."""
+        on_target = self.on_target
         if isinstance(self.target, Pairs):
             on_target = on_target + shift
         elif on_target.dim() == 1:

@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # as the field writes it
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gcalign
 from gcalign import KL, Alignment, Columns, Cosine, Rows, Teacher, TotalMass
@@ -246,6 +248,68 @@ def test_the_plan_of_a_total_mass_is_that_of_dykstra():
     torch.testing.assert_close(plan.matrix, by_sets.matrix, rtol=1e-8, atol=1e-12)
     with pytest.raises(ValueError, match="rows must sum to 5 and all entries must sum to 4"):
         gcalign.solve(log_k, (Rows(), TotalMass(4.0)))
+
+
+STREAMED = [(mode, block) for mode in ("auto", "truncated", "implicit") for block in (None, 3)]
+
+
+@pytest.mark.parametrize(("gradient", "block"), [*STREAMED, ("unrolled", None)])
+@pytest.mark.parametrize("divergence", [KL(), KL() + 0.3 * gcalign.Robust(0.6, 0.1)])
+def test_with_at_least_the_mass_a_plan_that_lacks_it_is_filled_up_and_no_other_is_changed(gradient, block, divergence):
+    z1, z2 = draw(N, D), draw(N, D, seed=1)
+    for bias, same in ((-6.0, TotalMass()), (3.0, None)):  # the relaxed plan has too little mass, and too much
+        options = {"gradient": gradient, "block": block, "iterations": 500, "tol": 1e-13}
+        sides, kernel = (Rows(0.3), Columns(0.5)), Cosine(0.4, bias=bias)
+        criterion = Alignment(kernel, (*sides, TotalMass(at_least=True)), divergence, **options)
+        expected = Alignment(kernel, sides if same is None else (*sides, same), divergence, **options)
+        assert (float(criterion.plan(z1, z2).mass) > N + 1e-6) == (same is None)
+        for got, want in zip(_with_gradients(criterion, z1, z2), _with_gradients(expected, z1, z2), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+        assert torch.autograd.gradcheck(criterion, (z1, z2), atol=1e-6)
+
+
+def _with_gradients(criterion, z1, z2):
+    loss = criterion(z1, z2)
+    return [loss, *torch.autograd.grad(loss, (z1, z2))]
+
+
+def test_with_at_least_the_mass_the_plan_is_that_of_dykstra():
+    for shift in (-4.0, 4.0):
+        log_k = draw(5, 7).detach() + shift
+        sides, exact = (Rows(0.3), Columns(0.5), TotalMass(4.0, at_least=True)), {"iterations": 5000, "tol": 1e-13}
+        plan = gcalign.solve(log_k, sides, gcalign.Entropic(0.4), **exact)
+        by_sets = gcalign.solve(log_k, (*sides, gcalign.Capacity(1e6)), gcalign.Entropic(0.4), **exact)
+        torch.testing.assert_close(plan.matrix, by_sets.matrix, rtol=1e-8, atol=1e-12)
+    assert gcalign.solve(log_k, (Rows(), TotalMass(4.0, at_least=True))).mass.item() == pytest.approx(5)
+    with pytest.raises(ValueError, match="rows must sum to 5 and all entries must sum to 6"):
+        gcalign.solve(log_k, (Rows(), TotalMass(6.0, at_least=True)))
+
+
+@given(st.integers(0, 1000), st.integers(3, 9), st.floats(0.05, 1.0), st.floats(-8.0, 4.0))
+@settings(max_examples=40, deadline=None)
+def test_gca_uot_never_falls_if_all_scores_rise_together(seed, n, eps, bias):
+    z1, z2 = draw(n, 4, seed=seed).detach(), draw(n, 4, seed=seed + 1).detach()
+    criterion = gcalign.method("gca-uot", eps=eps, w_robust=0.0, iterations=2000, tol=1e-12)
+    shift = torch.tensor(bias, dtype=torch.float64, requires_grad=True)
+    cosine = F.normalize(z1, dim=1) @ F.normalize(z2, dim=1).T
+    criterion.kernel = gcalign.LogKernel(lambda x, y: cosine / eps + shift, eps)
+    (slope,) = torch.autograd.grad(criterion(z1, z2), shift)
+    assert slope >= -1e-9
+
+
+def test_gca_uot_with_given_relaxations_is_the_paper_s_form():
+    z1, z2 = draw(N, D), draw(N, D, seed=1)
+    paper = gcalign.method("gca-uot-paper", eps=0.1)
+    assert repr(gcalign.method("gca-uot", eps=0.1, relax=(0.2, 0.2))) == repr(paper)
+    assert repr(gcalign.method("gca-uot", eps=0.1, least_mass=False)) == repr(paper)
+    safe = gcalign.method("gca-uot", eps=0.1)
+    assert repr(gcalign.method("gca-uot", eps=0.1, relax=(0.2, 0.2), least_mass=True)) == repr(safe)
+    assert "TotalMass(at_least=True)" in repr(safe)
+    assert float(paper.plan(z1, z2).mass) < N
+    assert float(safe.plan(z1, z2).mass) == pytest.approx(N)
+    assert "gives the plan at least the mass 6" in safe.explain(z1, z2).reason
+    with pytest.raises(TypeError, match="least_mass='yes' must be True, False or None"):
+        gcalign.method("gca-uot", least_mass="yes")
 
 
 def test_centring_subtracts_the_mean_direction_of_each_side():

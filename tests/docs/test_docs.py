@@ -94,9 +94,9 @@ def picture():
 
 
 def test_the_life_of_a_call_lists_the_modules_that_it_meets(met):
-    listed = re.findall(r"^\| `([\w.]+)` \|", PAGE.read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(met)
-    assert f"meets {len(met)} modules" in PAGE.read_text()
+    count, listed = re.search(r"meets (\d+) modules: (.+)\.", PAGE.read_text()).groups()
+    assert sorted(re.findall(r"`([\w.]+)`", listed)) == sorted(met)
+    assert int(count) == len(met)
 
 
 def test_the_picture_of_a_call_names_only_modules_that_it_meets(met, picture):
@@ -217,9 +217,10 @@ def test_a_command_that_is_not_run_here_can_be_run_dry(words, tmp_path, monkeypa
 def test_the_tables_of_the_audit_page_are_those_of_the_result_files(table, tmp_path):
     result = records.frame(records.read(DOCS / "results" / "small" / "table-mistakes.jsonl"))
     experiment.named("table-mistakes").draw(result, tmp_path)
-    rows = [line for line in (tmp_path / f"{table}.md").read_text().splitlines() if line.startswith("|")]
+    drawn, page = ((folder / name).read_text() for folder, name in ((tmp_path, f"{table}.md"), (DOCS, "audit.md")))
+    rows, shown = (re.findall(r"^\|[^-].+$", re.sub(r" *\| *", "|", text), re.MULTILINE) for text in (drawn, page))
     assert len(rows) > 4
-    assert "\n".join(rows) in (DOCS / "audit.md").read_text()
+    assert {*rows} <= {*shown}
 
 
 def run_in_order(page: str) -> list[Block]:

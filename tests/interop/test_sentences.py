@@ -98,6 +98,12 @@ def test_a_method_of_pairs_is_that_of_the_library():
     torch.testing.assert_close(AlignmentLoss(model, "gca-uot", relax=(1.0, 1.0))(features), expected)
 
 
+def test_the_temperature_can_be_given_in_place_of_the_scale():
+    criterion, cached = (loss(nn.Identity(), "gca-uot", eps=0.1) for loss in (AlignmentLoss, CachedAlignmentLoss))
+    assert criterion.scale == cached.loss.scale == pytest.approx(10)
+    assert repr(criterion.criterion) == repr(gcalign.method("gca-uot", eps=0.1))
+
+
 def test_another_similarity_is_the_kernel():
     def dot_score(a: Tensor, b: Tensor) -> Tensor:
         return a @ b.T
@@ -161,7 +167,8 @@ def test_settings_are_those_of_the_model_card():
     ("mistake", "words"),
     [
         (lambda: AlignmentLoss(nn.Identity(), scale=-1.0), "scale=-1"),
-        (lambda: AlignmentLoss(nn.Identity(), eps=0.1), "1 / scale"),
+        (lambda: AlignmentLoss(nn.Identity(), eps=0.1, scale=5.0), "give one of them"),
+        (lambda: AlignmentLoss(nn.Identity(), eps=-0.1), "eps=-0.1 must be > 0"),
         (lambda: AlignmentLoss(nn.Identity(), "gca-uott"), "did you mean"),
         (lambda: AlignmentLoss(nn.Identity(), "byol", similarity_fct=torch.cdist), "cosine kernel"),
         (lambda: AlignmentLoss(nn.Identity()).compute_loss_from_embeddings([torch.eye(3)]), "at least two"),
@@ -230,7 +237,7 @@ def test_a_collapse_is_logged_once_with_its_remedy(caplog):
             criterion.compute_loss_from_embeddings(spread if step < 50 else together)
     assert len(caplog.records) == 1
     assert "moving together" in caplog.text
-    assert "TotalMass" in caplog.text
+    assert "center=True" in caplog.text
 
 
 def test_one_batch_in_a_hundred_is_looked_at(monkeypatch):
@@ -256,7 +263,12 @@ def test_a_plan_that_has_lost_its_mass_is_logged(caplog):
     with caplog.at_level(logging.WARNING):
         AlignmentLoss(nn.Identity(), "gca-uot", relax=(0.2, 0.2)).compute_loss_from_embeddings(spread)
     assert "of the target's mass" in caplog.text
-    plan = gcalign.method("gca-uot", eps=0.05).plan(*spread)
+    assert "least_mass=True" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        AlignmentLoss(nn.Identity(), "gca-uot").compute_loss_from_embeddings(spread)
+    assert not caplog.records
+    plan = gcalign.method("gca-uot-paper", eps=0.05).plan(*spread)
     assert float(plan.mass) < 8
     assert metrics.collapse(*spread, gcalign.method("gca-ince").plan(*spread).mass / 16) is None
 
@@ -374,8 +386,8 @@ def test_a_static_model_is_refused_by_the_cached_loss(static):
 def test_the_trainer_trains_with_it_and_its_card_names_it(library, transformer, tmp_path, cached):
     datasets = pytest.importorskip("datasets")
     pytest.importorskip("accelerate")
-    own = CachedAlignmentLoss(transformer, "gca-uot", relax=(1.0, 1.0), mini_batch_size=2)
-    own = own if cached else AlignmentLoss(transformer, "gca-uot", relax=(1.0, 1.0))
+    own = CachedAlignmentLoss(transformer, "gca-uot", mini_batch_size=2)
+    own = own if cached else AlignmentLoss(transformer, "gca-uot")
     arguments = library.SentenceTransformerTrainingArguments(
         output_dir=str(tmp_path / "out"), num_train_epochs=2, per_device_train_batch_size=3, learning_rate=1e-2,
         gradient_accumulation_steps=2, gradient_checkpointing=True, bf16=True, use_cpu=True, report_to=[],

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gcalign import metrics
-from gcalign.constraints import Columns, Hard, Rows
+from gcalign.constraints import has_relaxed_side
 from gcalign.entries import guided
 from gcalign.errors import count, positive
 from gcalign.interop.ranks import with_own_value
@@ -38,9 +38,9 @@ except ImportError:  # not installed, or older than 6.0
 
 
 logger = logging.getLogger(__name__)
+SCALE = 20.0  # the default of the library
 CHECK_EVERY = 100  # calls between two looks at the embeddings; each solves a plan once more
 _FIXED = {
-    "eps": "it is 1 / scale",
     "gather": "write gather_across_devices=",
     "reduction": "the loss is a mean",
     "warm_start": "texts have no ids here",
@@ -75,7 +75,7 @@ class AlignmentLoss(nn.Module):
     Args:
         model: a `SentenceTransformer`.
         method: the name of a method, e.g. "gca-uot".
-        scale: similarities are multiplied by it; ε = 1 / scale.
+        scale: similarities are multiplied by it; 1 / ε.
         similarity_fct: similarity of all pairs of two matrices of embeddings. For cosines the kernel need not be
             stored; any other function, e.g. `dot_score`, is called with all rows.
         symmetric: whether the loss from positives to anchors is averaged in. It has no hard negatives, as there.
@@ -83,14 +83,15 @@ class AlignmentLoss(nn.Module):
         guide: a second `SentenceTransformer` with the same tokenizer. Texts of other pairs that it finds more similar
             than the positive are left out, as in GISTEmbed; see `gcalign.guided`. Hard negatives stay.
         margin: of the guide.
-        options: options of the method, e.g. `relax=(1.0, 1.0)` or `block=1024`.
+        eps: temperature ε, in place of `scale`.
+        options: options of the method, e.g. `least_mass=True` or `block=1024`.
 
     Example:
         >>> import torch
         >>> from gcalign.interop.sentence_transformers import AlignmentLoss
         >>> model = lambda features: {"sentence_embedding": features["x"]}
         >>> anchors, positives, negatives = ({"x": torch.randn(8, 4)} for _ in range(3))
-        >>> AlignmentLoss(model, method="gca-uot", relax=(1.0, 1.0))([anchors, positives, negatives]).shape
+        >>> AlignmentLoss(model, method="gca-uot")([anchors, positives, negatives]).shape
         torch.Size([])
     """
 
@@ -98,16 +99,23 @@ class AlignmentLoss(nn.Module):
         self,
         model: Any,
         method: str = "gca-ince",
-        scale: float = 20.0,
+        scale: float = SCALE,
         similarity_fct: Callable[[Tensor, Tensor], Tensor] = cos_sim,
         symmetric: bool = False,
         gather_across_devices: bool = False,
         *,
         guide: Any = None,
         margin: float = 0.0,
+        eps: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
+        if eps is not None:
+            if scale != SCALE:
+                raise TypeError(
+                    f"eps={eps} and scale={scale} both say the temperature, ε = 1 / scale; give one of them"
+                )
+            scale = 1 / positive("eps", eps, "it is 1 / scale, and 0.05 is usual for cosines")
         positive("scale", scale, "similarities are multiplied by it; 20 is usual for cosines")
         for word, why in _FIXED.items():
             if word in options:
@@ -169,9 +177,8 @@ class AlignmentLoss(nn.Module):
         calls, self._calls = self._calls, self._calls + 1
         if self._warned or calls % CHECK_EVERY or len(anchors) < 2:
             return
-        relaxed = any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in self.criterion.constraints)
         share = None
-        if relaxed:
+        if has_relaxed_side(self.criterion.constraints):
             share = self.criterion.plan(anchors, positives, negatives=negatives).mass / len(anchors)
         if math.isnan(self._first_cosine):
             self._first_cosine = float(metrics.negative_similarity(anchors, positives))
@@ -233,7 +240,7 @@ class CachedAlignmentLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # 
         self,
         model: Any,
         method: str = "gca-ince",
-        scale: float = 20.0,
+        scale: float = SCALE,
         similarity_fct: Callable[[Tensor, Tensor], Tensor] = cos_sim,
         symmetric: bool = False,
         gather_across_devices: bool = False,

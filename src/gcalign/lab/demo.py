@@ -21,7 +21,7 @@ from gcalign.lab.data.scenes import Scenes
 from gcalign.lab.evaluation import evaluate, extract
 from gcalign.lab.evaluation.results import Result
 from gcalign.lab.models import encoder
-from gcalign.lab.showcase.command import report
+from gcalign.lab.report.command import report
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.load import load_encoder
 from gcalign.lab.training.owner import owned
@@ -37,7 +37,6 @@ JOBS = 2  # encoders that learn at the same time
 SETTINGS = (
     "data=scenes", "data.limit=2560", "epochs=12", "batch_size=128", "model.encoder=small", "model.width=0.5",
     "model.hidden=512", "optimizer.lr=2e-3", "log_every=4", "checkpoint_every=40",
-    "logger=csv",
 )  # fmt: skip
 # the best of nine settings for each, by the search of fig-mismatch on other data (docs/results/small/search-mismatch)
 OWN = {"ince": "method.eps=0.12", "gca-ince": "method.eps=0.1", "gca-uot": "method.eps=0.1"}

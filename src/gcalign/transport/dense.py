@@ -44,7 +44,7 @@ def by_autograd(problem: Problem, options: Options, reads: Reads) -> Plan:
     a, b = sweep.scaling, sweep.after
     log_kv = kernel.log_matvec(b)
     if problem.total is not None:  # the plan without this constraint has the right proportions
-        a = a + problem.total.log() - (a + log_kv).logsumexp(0)
+        a = a + problem.missing(a + log_kv)
     log_plan = kernel.log_k + a[:, None] + b
     vectors = _read(log_plan, problem, reads, a + log_kv, b + kernel.log_rmatvec(a), a, b)
     return Plan.of(problem, vectors, done if problem.constrained else 0, (converged and stop.accurate) or not both)

@@ -224,7 +224,7 @@ def _envelope_weights(problem: Problem, s: Scalings, on_target: Tensor) -> tuple
         t = target.weight if isinstance(target, Pairs) else target.dense().flatten()
         largest = t.argmax()
         weight = -on_target.flatten()[largest] / t[largest]
-    return weight, weight if problem.total is None else weight * problem.total / s.log_rows.exp().sum()
+    return weight, weight if problem.total is None else weight * problem.missing(s.log_rows).exp()
 
 
 def _price_slope(problem: Problem, s: Scalings, weight: Tensor, scale: Tensor) -> Tensor:

@@ -58,7 +58,8 @@ def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
                 f"gradient={options.gradient!r} is for torch.autograd; with torch.func use gradient='unrolled'"
             ) from error
         iterations, converged = solution.iterations, solution.converged and solution.accurate
-    return Plan.of(problem, vectors, iterations, converged).with_total(problem.total)
+    plan = Plan.of(problem, vectors, iterations, converged)
+    return plan if problem.total is None else plan.times(problem.missing(plan.log_rows))
 
 
 def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
@@ -72,13 +73,16 @@ def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
     }  # fmt: skip
     if options.gradient == "envelope":  # refused without solving where it would be wrong
         choose(options, converged=True, **about)
-    _, _, solution = _forward(_call(problem, options, reads)._replace(wanted=True))
+    vectors, _, solution = _forward(_call(problem, options, reads)._replace(wanted=True))
     choice, parts = choose(options, converged=solution.converged, **about), []
     if choice.mode == "implicit" and solution.linear:
         one = problem.constrained == 1
         parts.append("in one step" if one else "by reversing its stored iterations, which is exact as well")
     if problem.constrained == 2:
         parts.append(_how(options, solution))
+    if problem.total is not None:
+        least, factor = "at least " * problem.at_least, float(problem.missing(vectors.log_rows).exp())
+        parts.append(f"a factor, {factor:.3g} here, gives the plan {least}the mass {float(problem.total):g}")
     if not travels(problem, reads):
         parts.append("under torch.compile, autograd follows the iterations, because a penalty or statistic is your own")
     return Choice(choice.mode, "; ".join([choice.reason, *parts]))
@@ -304,6 +308,7 @@ class Arguments(NamedTuple):
     shift: int  # -1 for none
     unit: bool
     ordinary: bool
+    at_least: bool
     feasible: bool
     follows: bool
     statistics: str
@@ -360,6 +365,7 @@ class Arguments(NamedTuple):
             shift=-1 if pairs is None or pairs.shift is None else pairs.shift,
             unit=pairs is not None and pairs.unit,
             ordinary=target.ordinary,
+            at_least=problem.at_least,
             feasible=problem.feasible,
             follows=problem.follows,
             statistics=",".join(name for f in reads.statistics for name, g in STATISTICS.items() if f is g),
@@ -402,6 +408,7 @@ class Arguments(NamedTuple):
             _marginal(self.mu, self.row_penalty, self.row_lam),
             _marginal(self.nu, self.column_penalty, self.column_lam),
             self.total,
+            self.at_least,
             self.feasible,
             self.follows,
             eps_value=self.eps_value,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import Sides
-from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass
+from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass, missing_mass
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.transport.operators.sharded import Shard
@@ -88,6 +88,7 @@ class Problem:
     rows: Marginal | None = None
     columns: Marginal | None = None
     total: Tensor | None = None  # []  the required mass of the plan
+    at_least: bool = False  # whether the plan may have more
     feasible: bool = True  # whether the target has the marginals that must hold exactly, and no empty row
     follows: bool = True  # whether all masses are those of the target
     only_marginals: bool = True  # whether the plan is diag(u) K diag(v)
@@ -120,11 +121,11 @@ class Problem:
         **more: Any,
     ) -> Problem:
         """The problem with its marginals; raises if a constraint cannot hold."""
-        rows, columns, total, feasible, follows, kinds = None, None, None, not unpaired_rows, True, []
+        rows, columns, total, at_least, feasible, follows, kinds = None, None, None, False, not unpaired_rows, True, []
         for constraint in constraints:
             kinds.append(type(constraint))
             if isinstance(constraint, TotalMass):
-                total = constraint.target_mass(target, kernel.shape, eps)
+                total, at_least = constraint.target_mass(target, kernel.shape, eps), constraint.at_least
                 continue
             if not isinstance(constraint, (Rows, Columns)):
                 constraint.check(Problem(kernel, constraints, geometry, eps, target, **more), kernel.shape)
@@ -139,15 +140,20 @@ class Problem:
                     own = target.mu if isinstance(constraint, Rows) else target.nu
                     feasible = feasible and not true_if_eager(((side.mass - own).abs() > 1e-6 * own).any())
         if not follows or total is not None:
-            _check_totals(rows, columns, total)
+            _check_totals(rows, columns, total, at_least)
         only_marginals = isinstance(geometry, Entropic) and set(kinds) <= {Rows, Columns, TotalMass}
         only_marginals = only_marginals and len(set(kinds)) == len(kinds)
         if total is not None:  # a common factor of K is then a common factor of the plan, for these penalties alone
             only_marginals = only_marginals and all(
                 side is None or side.penalty.tau(1.0) is not None for side in (rows, columns)
             )
-        sums = rows, columns, total, feasible, follows, only_marginals
+        sums = rows, columns, total, at_least, feasible, follows, only_marginals
         return Problem(kernel, constraints, geometry, eps, target, *sums, unpaired_rows, **more)
+
+    def missing(self, log_rows: Tensor) -> Tensor:  # [n] -> []
+        """The logarithm of the factor that gives a plan with these row sums the total mass."""
+        assert self.total is not None
+        return missing_mass(self.total, log_rows, self.at_least)
 
     def masses(self) -> tuple[Tensor, Tensor]:
         """μ and ν: of the constraints or, for a side without one, of the target; uniform without a target."""
@@ -159,13 +165,13 @@ class Problem:
         return target.mu if mu is None else mu, target.nu if nu is None else nu
 
 
-def _check_totals(rows: Marginal | None, columns: Marginal | None, total: Tensor | None) -> None:
+def _check_totals(rows: Marginal | None, columns: Marginal | None, total: Tensor | None, at_least: bool) -> None:
     """Raise if the masses that must hold exactly have different totals."""
     if not values_readable():
         return
     masses = {"rows": rows, "columns": columns}
     totals = {name: float(m.mass.sum()) for name, m in masses.items() if m and isinstance(m.penalty, Hard)}
-    if total is not None:
+    if total is not None and not (at_least and float(total) <= min(totals.values(), default=math.inf)):
         totals["all entries"] = float(total)
     low, high = min(totals.values(), default=0.0), max(totals.values(), default=0.0)
     if high - low > 1e-5 * high:

@@ -68,7 +68,7 @@ def test_plain_only_normalises():
 
 def test_a_crop_is_the_box_cut_out_and_resized():
     images, generator = pictures(50).float() / 255, torch.Generator().manual_seed(3)
-    top, left, height, width = v._boxes(images, generator, (0.2, 1.0), (3 / 4, 4 / 3))
+    top, left, height, width = v.boxes(images, generator, (0.2, 1.0), (3 / 4, 4 / 3))
     mirrored = torch.rand(50, generator=generator) < 0.5
     ours = v.resized_crop_and_flip(images, torch.Generator().manual_seed(3))
     for k, image in enumerate(images):
@@ -78,7 +78,7 @@ def test_a_crop_is_the_box_cut_out_and_resized():
 
 
 def test_crops_cover_a_fifth_to_all_of_the_image_and_every_corner():
-    top, left, height, width = v._boxes(
+    top, left, height, width = v.boxes(
         torch.empty(4000, 3, 32, 32), torch.Generator().manual_seed(0), (0.2, 1.0), (3 / 4, 4 / 3)
     )
     share = height * width / 32**2
@@ -105,7 +105,7 @@ def test_the_standard_view_flips_half_jitters_four_fifths_and_greys_a_fifth():
 
 def test_domainbeds_view_crops_from_seven_tenths_jitters_every_image_and_greys_a_tenth():
     n = 3000
-    crop, jitter, grey = v._POLICIES["domainbed"]
+    crop, jitter, grey = v.POLICIES["domainbed"]
     ramp = (torch.arange(64.0) / 63).expand(n, 1, 64, 64)
     spans = [(x := crop(image, torch.Generator().manual_seed(0))).amax((1, 2, 3)) - x.amin((1, 2, 3))
              for image in (ramp, ramp.transpose(2, 3))]  # fmt: skip

@@ -123,6 +123,8 @@ def paired(values: list[Record]) -> Any:
 
 def test_what_was_planned_is_decided_by_the_paired_test_of_scipy():
     values = contrasted(CONTRASTS[MAIN], 0.01)
+    third = contrasted(CONTRASTS["E1 RINCE, nearest neighbours"], 0.0, turns=0.1)
+    values += [r for r in third if r.labels["method"] == "rince"]  # which the pooled error would count
     judged, expected = verdict(MAIN, values), paired(values)
     assert judged.p == pytest.approx(expected.pvalue, rel=1e-9)
     low, high = expected.confidence_interval(0.95)

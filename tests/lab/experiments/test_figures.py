@@ -56,6 +56,7 @@ def aligned():
 
 NOT_YET = {"fig-cone": cones, "fig-align": aligned}  # made up, until there is a result file
 FIGURES = [name for name in names() if name.startswith("fig-") and name != "fig-prox"]
+DRAWN = [name for name in FIGURES if name in NOT_YET or (RESULTS / f"{name}.jsonl").exists()]
 
 
 @cache
@@ -126,13 +127,13 @@ def enough(draw, name: str, records: list[Record]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", DRAWN)
 def test_missing_records_leave_gaps_not_errors(name, drawn):
     assert sum(enough(drawn, name, some) for some in parts(committed(name)).values()) > 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", DRAWN)
 def test_one_seed_of_some_methods_is_a_png_and_a_pdf_of_the_same_bytes_each_time(name, tmp_path):
     every = committed(name)
     some = [r for r in every if r.seed == every[0].seed and r.labels.get("method") != "ince"] or every

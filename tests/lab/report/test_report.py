@@ -23,15 +23,15 @@ from gcalign.cli import main
 from gcalign.lab.audit.page import rendered
 from gcalign.lab.experiments.engine import records
 from gcalign.lab.experiments.engine.claims import EmpiricalClaim, Family, Judgement
-from gcalign.lab.report import markdown
-from gcalign.lab.report.maps import maps
-from gcalign.lab.report.pack import figure, pixels, sprite, whole
-from gcalign.lab.report.page import Grid
-from gcalign.lab.showcase import command, views
-from gcalign.lab.showcase.accuracies import Bar, Bars, bars
-from gcalign.lab.showcase.command import train_command
-from gcalign.lab.showcase.page import Study, render
-from gcalign.lab.showcase.runs import Entry, choose, embedded, goal, names, pairing_of, sample_of
+from gcalign.lab.pages import markdown
+from gcalign.lab.pages.maps import maps
+from gcalign.lab.pages.pack import figure, pixels, sprite, whole
+from gcalign.lab.pages.page import Grid
+from gcalign.lab.report import command, views
+from gcalign.lab.report.accuracies import Bar, Bars, bars
+from gcalign.lab.report.command import train_command
+from gcalign.lab.report.page import Study, render
+from gcalign.lab.report.runs import Entry, choose, embedded, goal, names, pairing_of, sample_of
 from gcalign.lab.training.config import Config, Data, configured
 from gcalign.lab.training.module import Training
 from gcalign.lab.training.runs import Run
@@ -394,7 +394,7 @@ def test_a_report_holds_runs_results_and_what_was_left_out(made):
     page = made.read_text()
     assert "Left out:" in page
     assert "broken/config.json cannot be read" in page
-    assert "was made by somebody else" in page  # a config that no command of this user wrote
+    assert "ince-gone are left out" in page  # whose data no command of this user named
     assert "<td><strong>50.0</strong></td>" in page
     assert "<strong>table1</strong>" not in page
     assert "<td>0.55 ± 0.071</td>" in page

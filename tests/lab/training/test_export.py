@@ -95,7 +95,8 @@ def test_the_card_has_data_method_results_and_limits(run, tmp_path, capsys):
 
 
 def test_an_export_that_differs_is_not_written(run, tmp_path, monkeypatch):
-    monkeypatch.setitem(exports._KINDS, "safetensors", lambda encoder, config, path: lambda x: torch.zeros(5, 64))
+    wrong = exports.Format("model.safetensors", lambda encoder, config, path: lambda x: torch.zeros(5, 64))
+    monkeypatch.setitem(exports.FORMATS, "safetensors", wrong)
     with pytest.raises(ValueError, match="differs from the original"):
         export([f"run={run.path}", "format=safetensors"], str(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
@@ -133,4 +134,4 @@ def test_an_export_does_not_write_over_anything(run, tmp_path):
 
 
 def test_a_card_shows_what_a_file_says_as_plain_text():
-    assert exports._cell("a|b\n`<script>`\x1b[31m") == "a\\|b \\`\\<script>\\`\\x1b\\[31m"
+    assert exports.cell("a|b\n`<script>`\x1b[31m") == "a\\|b \\`\\<script>\\`\\x1b\\[31m"

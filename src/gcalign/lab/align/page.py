@@ -12,7 +12,7 @@ import torch
 from gcalign.aligning.aligner import Aligner
 from gcalign.aligning.retrieval import nearest
 from gcalign.lab.audit.page import cell
-from gcalign.lab.report.page import filled
+from gcalign.lab.pages.page import filled
 
 NEAREST = 3  # matches of an item
 BLOCK = 65_536  # rows of B that are compared at once

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from gcalign.auditing.result import Audit
 from gcalign.lab.data.decode import pixels_of
-from gcalign.lab.report.page import filled
+from gcalign.lab.pages.page import filled
 
 SIDE = 72  # pixels of an image
 

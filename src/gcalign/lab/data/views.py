@@ -47,7 +47,7 @@ class Views:
 
 def names() -> tuple[str, ...]:
     """What `make_views` knows."""
-    return tuple(_POLICIES)
+    return tuple(POLICIES)
 
 
 def make_views(name: str, shape: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> Views:
@@ -56,12 +56,12 @@ def make_views(name: str, shape: Sequence[int], mean: Sequence[float], std: Sequ
         raise ValueError(f"shape={tuple(shape)} must be [C, H, W] with C = 1 or 3; convert the images to RGB")
     if not len(mean) == len(std) == shape[0]:
         raise ValueError(f"mean={tuple(mean)} and std={tuple(std)} must have a value for each of {shape[0]} channels")
-    return Views(name, _POLICIES[name], (shape[0], shape[1], shape[2]), tuple(mean), tuple(std))
+    return Views(name, POLICIES[name], (shape[0], shape[1], shape[2]), tuple(mean), tuple(std))
 
 
 def resized_crop_and_flip(images: Tensor, generator: Generator, least: float = 0.2) -> Tensor:
     """A box of a share `least` to 1 of the area, resized to the image; mirrored half the time; in one resampling."""
-    top, left, height, width = _boxes(images, generator, scale=(least, 1.0), ratio=(3 / 4, 4 / 3))
+    top, left, height, width = boxes(images, generator, scale=(least, 1.0), ratio=(3 / 4, 4 / 3))
     mirrored = torch.rand(len(images), generator=generator) < 0.5
     return _resample(images, top, left, height, width, mirrored)
 
@@ -115,7 +115,7 @@ def greyscale(images: Tensor, generator: Generator, share: float = 0.2) -> Tenso
 
 def large_erase(images: Tensor, generator: Generator) -> Tensor:
     """A box of 10 to 33 % of the area made black, in every image."""
-    top, left, height, width = _boxes(images, generator, scale=(0.10, 0.33), ratio=(0.3, 3.3))
+    top, left, height, width = boxes(images, generator, scale=(0.10, 0.33), ratio=(0.3, 3.3))
     y = torch.arange(images.shape[2]).view(1, -1, 1)
     x = torch.arange(images.shape[3]).view(1, 1, -1)
     top, left, height, width = (side.view(-1, 1, 1) for side in (top, left, height, width))
@@ -172,7 +172,7 @@ def _hue(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 _STANDARD: tuple[Step, ...] = (resized_crop_and_flip, colour_jitter, greyscale)
 # app:corruptset says of C1 that it comes after C0 and leaves it open for C2 and C3. They come after C0 here, too:
 # alone, C3 would make both views the same image, and C2 (half the area) would be milder than the crop of C0.
-_POLICIES: dict[str, tuple[Step, ...]] = {
+POLICIES: dict[str, tuple[Step, ...]] = {
     "plain": (),
     "C0": _STANDARD,
     "C1": (*_STANDARD, large_erase),
@@ -196,7 +196,7 @@ def _standardise(images: Tensor, mean: Sequence[float], std: Sequence[float]) ->
     return (images - per_channel[0]) / per_channel[1]
 
 
-def _boxes(
+def boxes(
     images: Tensor, generator: Generator, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Top, left, height and width [B] of a box of a random share of the area and a random, log-uniform shape.

@@ -1,1 +1,1 @@
-"""Pages that show what was run."""
+"""`gcalign report`: the runs of a folder, and results that were drawn from such runs, as one page."""

@@ -288,7 +288,8 @@ def criterion_of(config: Config) -> Objective:
             raise ValueError(f"center=true needs a cosine kernel, and {config.method['name']} has {one_way.kernel!r}")
         one_way.kernel.center = True
     if config.total_mass:
-        one_way.constraints = (*one_way.constraints, TotalMass())
+        others = (c for c in one_way.constraints if not isinstance(c, TotalMass))
+        one_way.constraints = (*others, TotalMass())
     return criterion
 
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,6 @@ from gcalign.lab.training.runs import Run
 from gcalign.lab.words import explained, path_of, printable
 
 TOLERANCE = 1e-4  # of the largest feature: other programs round differently
-_NEEDS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch-export": (), "safetensors": ("safetensors",)}
-_FILES = {"onnx": "model.onnx", "torch-export": "model.pt2", "safetensors": "model.safetensors"}
 
 
 class FromItems(nn.Module):
@@ -53,8 +51,9 @@ def export(overrides: Sequence[str], output: str) -> Path:
     original. If they differ, nothing is written.
     """
     given = words(overrides, ("run", "format", "encoder", "column"), ("run", "format"))
-    kind = one_of("format", given["format"], _FILES)
-    missing = [name for name in _NEEDS[kind] if importlib.util.find_spec(name) is None]
+    kind = one_of("format", given["format"], FORMATS)
+    form = FORMATS[kind]
+    missing = [name for name in form.needs if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"format={kind} needs {' and '.join(missing)}; pip install {' '.join(missing)}")
     folder = path_of(output)
@@ -70,7 +69,7 @@ def export(overrides: Sequence[str], output: str) -> Path:
     try:
         with explained(f"-o {output} cannot be made", "choose a directory in which you can create files", OSError):
             part.mkdir(parents=True)
-        features = _KINDS[kind](encoder, config, part / _FILES[kind])(inputs)
+        features = form.write(encoder, config, part / form.file)(inputs)
         error = float((features - expected).abs().max())
         if features.shape != expected.shape or not error <= TOLERANCE * float(expected.abs().max()):
             raise ValueError(
@@ -160,7 +159,19 @@ def _safetensors(encoder: Encoder, config: Config, path: Path) -> _Again:
     return lambda inputs: _features(twin, inputs)
 
 
-_KINDS = {"onnx": _onnx, "torch-export": _torch_export, "safetensors": _safetensors}
+class Format(NamedTuple):
+    """What an export is: its file, what writes it and gives back what it computes, and the packages that this needs."""
+
+    file: str
+    write: Callable[[Encoder, Config, Path], _Again]
+    needs: tuple[str, ...] = ()
+
+
+FORMATS = {
+    "onnx": Format("model.onnx", _onnx, ("onnx", "onnxscript", "onnxruntime")),
+    "torch-export": Format("model.pt2", _torch_export),
+    "safetensors": Format("model.safetensors", _safetensors),
+}
 
 # --- the card -------------------------------------------------------------------------------------------------
 
@@ -181,12 +192,12 @@ def card(run: Run, config: Config, encoder: Encoder, kind: str, error: float) ->
     }
     known |= {name: ", ".join(f"{x:.4g}" for x in getattr(side, name)[:8]) for name in ("mean", "std")}
     # whatever a file says is a text of one line
-    here = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_cell)
+    here = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=cell)
     here.filters["repr"] = repr
     template = here.from_string(Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8"))
     return template.render(config=config, encoder=encoder, side=side, kind=kind, error=error, **known)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     """A value from a file, as text of one line without Markdown."""
     return printable(" ".join(str(value).split())).translate({ord(c): f"\\{c}" for c in "|`<[*"})

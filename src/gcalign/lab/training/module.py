@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -14,8 +16,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from gcalign import metrics
 from gcalign.alignment import Alignment
 from gcalign.caching import cached_backward
+from gcalign.constraints import has_relaxed_side
 from gcalign.kernels import normalize
 from gcalign.lab.data.sides import Preprocessing, Samples
 from gcalign.lab.models import Factory, Twin, momentum_at, outside, predictor, projector
@@ -23,8 +27,9 @@ from gcalign.lab.models.encoders import USUAL, side_encoder
 from gcalign.lab.training.config import Config, criterion_of, encoders_of
 from gcalign.lab.training.optimizers import lr_at, optimizer_of
 from gcalign.lab.training.stream import Batch, seed_of
-from gcalign.metrics import alignment, uniformity
 from gcalign.symmetric import Symmetric
+
+logger = logging.getLogger(__name__)
 
 
 class Tower(nn.Module):
@@ -100,6 +105,7 @@ class Training(L.LightningModule):
         self.target = one_way.target
         self.done = 0  # steps, also those of earlier processes
         self.knn: float | None = None  # the latest online accuracy
+        self.first_cosine, self.warned = math.nan, False  # of embeddings that move together
         self.automatic_optimization = config.accumulate == 1  # else a step has several backward passes, as in `_take`
         self._check()
         sides = preprocessing_of(samples)
@@ -217,11 +223,12 @@ class Training(L.LightningModule):
             return
         (one_way,) = self.one_way
         with torch.no_grad():
-            measures = {"uniformity": uniformity(z[0]), **collapse(z[0])}
+            measures = {"uniformity": metrics.uniformity(z[0]), **collapse(z[0])}
             if len(z[0]) == len(z[1]):
-                measures["alignment"] = alignment(z[0], z[1])
+                measures["alignment"] = metrics.alignment(z[0], z[1])
             if one_way.kernel.learnable:
                 measures["eps"] = torch.as_tensor(one_way.kernel.eps)
+            share = None
             if isinstance(self.criterion, Alignment) and self.criterion.constraints:
                 plan = self.criterion.plan(*self._joined(z)[:2], **known)
                 measures |= {
@@ -231,8 +238,20 @@ class Training(L.LightningModule):
                     "plan/entropy": plan.entropy,
                     "plan/iterations": torch.tensor(float(plan.iterations)),
                 }
+                share = measures["plan/mass"] if has_relaxed_side(self.criterion.constraints) else None
+            if not self.warned and self.twin is None and 1 < len(z[0]) == len(z[1]):
+                self._watch(z[0], z[1], share, step)
         self.log_dict(measures, logger=False)  # the loggers get what the result lines have
         self.log("lr", lr_at(step, self.total, self.config.optimizer), logger=False)
+
+    def _watch(self, first: Tensor, second: Tensor, share: Tensor | None, step: int) -> None:
+        """Log a warning, once, if the embeddings move together or the plan has lost most of its mass."""
+        if math.isnan(self.first_cosine):
+            self.first_cosine = float(metrics.negative_similarity(first, second))
+        message = metrics.collapse(first, second, share, start=self.first_cosine)
+        if message is not None:
+            self.warned = True
+            logger.warning("step %d: %s", step + 1, message)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = optimizer_of(self.config.optimizer, [p for p in self.parameters() if p.requires_grad])

@@ -28,7 +28,7 @@ from gcalign.lab.training.callbacks import OnlineKNN, ProgressCallback, RunRecor
 from gcalign.lab.training.checkpoints import checkpoint_step, save_weights, whole_state
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.loggers import logger_of, restart
-from gcalign.lab.training.module import Training, encoder_names
+from gcalign.lab.training.module import Training, encoder_names, preprocessing_of
 from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.places import places_of, remember
 from gcalign.lab.training.processes import check_device, decided, environment_of, started_together, strategy_of
@@ -102,7 +102,7 @@ def _next(run: Run, config: Config, samples: Samples) -> str:
 
     An encoder of the user's own is named again, since names in files are not imported.
     """
-    names = encoder_names(config, samples.sides)
+    names = encoder_names(config, preprocessing_of(samples))
     name = names[0] if len(names) == 1 else f"[{','.join(names)}]"
     own = name if any(":" in part for part in names) else None
     word, option = ([f"encoder={own}"], ["--encoder", own]) if own else ([], [])

@@ -156,8 +156,8 @@ def fewer_flops(draw: Draw) -> Case:
     z1 = draw.normal(512, 128)
     z2 = z1 + 0.5 * draw.normal(512, 128)
     five: dict[str, Any] = {"iterations": 5, "tol": 0.0}
-    losses = {"ince": ("ince", {}), "gca_ince": ("gca-ince", five), "gca_uot": ("gca-uot", five)}
-    losses["one_step"] = ("gca-uot", five | {"iterations": 1})
+    losses = {"ince": ("ince", {}), "gca_ince": ("gca-ince", five), "gca_uot": ("gca-uot-paper", five)}
+    losses["one_step"] = ("gca-uot-paper", five | {"iterations": 1})
     numbers = {key: counted(name, z1, z2, **options)[0] for key, (name, options) in losses.items()}
     return Case(numbers["gca_uot"], numbers["ince"], {"B": 512, "D": 128, **numbers})
 

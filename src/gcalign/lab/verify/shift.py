@@ -49,7 +49,8 @@ def _relaxed_mass(log_k: Tensor, eps: float) -> float:
 @claim(
     "shift",
     "Ours: InfoNCE, and GCA-UOT with its total mass fixed, do not notice that all scores rise together; SigLIP and "
-    "GCA-UOT do: ∂L/∂c of log K + c is the mass of the plan less that of the target, per row",
+    "GCA-UOT do: ∂L/∂c of log K + c is the mass of the plan less that of the target, per row; with at least the mass "
+    "of the target it is never negative",
     sides=("∂L/∂c of the loss that is nearest to failing", "=", "(ΣP − ΣT)/B"),
     tell="InfoNCE and total mass: at most {worst.blind:.0e}; SigLIP {median.siglip:.2f} and GCA-UOT "
     "{median.relaxed:.2f} in the median; a direction that all embeddings share gives different ones a mean cosine of "
@@ -60,10 +61,12 @@ def common_shift(draw: Draw) -> Case:
     batch = draw.batch((8, 32), eps=(0.1, 1.0))
     b, eps = len(batch.z1), batch.eps
     log_k = batch.scores + draw.uniform(-1 / eps, 1.0)
+    surplus = _relaxed_mass(log_k, eps) / b - 1
     sides = {
         "ince": (_derivative(log_k, eps, (Rows(),), KL()), 0.0),
         "mass": (_derivative(log_k, eps, (*SIDES, TotalMass()), KL()), 0.0),
-        "relaxed": (_derivative(log_k, eps, SIDES, KL()), _relaxed_mass(log_k, eps) / b - 1),
+        "relaxed": (_derivative(log_k, eps, SIDES, KL()), surplus),
+        "at least": (_derivative(log_k, eps, (*SIDES, TotalMass(at_least=True)), KL()), max(0.0, surplus)),
         "siglip": (_derivative(log_k, eps, (), Logistic()), float(log_k.sigmoid().sum()) / b - 1),
     }
     left, right = max(sides.values(), key=lambda pair: abs(pair[0] - pair[1]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gcalign.lab.experiments.engine.experiment import Chosen, Job, Scale, Search, joined
+from gcalign.lab.experiments.engine.experiment import Chosen, Job, Scale, Search, joined, method_words
 from gcalign.lab.experiments.engine.records import Record
 
 AROUND = (0.6, 0.8, 1.25, 1.6)  # times the best ε
@@ -33,7 +33,7 @@ def jobs(scale: Scale, methods: Iterable[str], records: Sequence[Record] = ()) -
         for method in methods
         for knobs in _settings(method, scale.search, scores.get(method, {}))
         for own in [(*ALWAYS.get(method, ()), *knobs, f"seed={seed}")]
-        for words in [joined((f"method={method}",), scale.train, scale.images, scale.search.words, own)]
+        for words in [joined(method_words(method), scale.train, scale.images, scale.search.words, own)]
     ]
 
 

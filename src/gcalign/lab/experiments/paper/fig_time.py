@@ -20,7 +20,17 @@ from gcalign.lab import paper
 from gcalign.lab.experiments.engine import drawing
 from gcalign.lab.experiments.engine.claims import BELOW, Bounds, EmpiricalClaim, Judgement, Results, compared
 from gcalign.lab.experiments.engine.drawing import ACCURACIES, DOUBLE, STD, Look, letter, look, ordered, page
-from gcalign.lab.experiments.engine.experiment import Chosen, Computing, Experiment, Job, Scale, grid, joined, options
+from gcalign.lab.experiments.engine.experiment import (
+    Chosen,
+    Computing,
+    Experiment,
+    Job,
+    Scale,
+    grid,
+    joined,
+    method_words,
+    options,
+)  # fmt: skip
 from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates, signed
 from gcalign.lab.experiments.paper import COST
@@ -62,7 +72,7 @@ def compute(of: Computing) -> Iterator[list[Record]]:
         for turn in range(rounds):
             first = turn % len(contestants)
             for labels, more in contestants[first:] + contestants[:first]:
-                words = joined((f"method={labels['method']}",), scale.train, scale.images, more)
+                words = joined(method_words(labels["method"]), scale.train, scale.images, more)
                 yield _timed(scale, labels, words, images, turn, rounds)
 
 

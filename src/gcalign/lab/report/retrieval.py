@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from gcalign.lab.report.page import Grid
-from gcalign.lab.showcase.page import DrawnResult
-from gcalign.lab.showcase.runs import Entry
+from gcalign.lab.pages.page import Grid
+from gcalign.lab.report.page import DrawnResult
+from gcalign.lab.report.runs import Entry
 from gcalign.lab.words import quoted
 
 

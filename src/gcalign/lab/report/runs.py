@@ -24,10 +24,10 @@ from gcalign.lab.data.images import Images
 from gcalign.lab.data.views import make_views
 from gcalign.lab.evaluation import extract
 from gcalign.lab.models.state import evaluating
-from gcalign.lab.report.maps import maps
-from gcalign.lab.report.pack import Sprite, halves, pixels, sprite, whole
-from gcalign.lab.report.page import Json
-from gcalign.lab.showcase.views import seen
+from gcalign.lab.pages.maps import maps
+from gcalign.lab.pages.pack import Sprite, halves, pixels, sprite, whole
+from gcalign.lab.pages.page import Json
+from gcalign.lab.report.views import seen
 from gcalign.lab.training.config import Config, Data, criterion_of
 from gcalign.lab.training.load import load_encoder, load_whole
 from gcalign.lab.training.probe import data_of

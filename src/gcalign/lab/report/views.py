@@ -9,8 +9,8 @@ import torch
 
 from gcalign.lab.data.images import Images
 from gcalign.lab.data.sides import views_of
-from gcalign.lab.report.pack import pixels, sprite
-from gcalign.lab.report.page import Json
+from gcalign.lab.pages.pack import pixels, sprite
+from gcalign.lab.pages.page import Json
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.places import check_known, is_known
 from gcalign.lab.training.runs import Run

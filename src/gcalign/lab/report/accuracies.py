@@ -12,7 +12,7 @@ from typing import Any
 from scipy import stats
 
 from gcalign.lab.experiments.engine.statistics import LEVEL, Estimate
-from gcalign.lab.showcase.runs import Entry, names
+from gcalign.lab.report.runs import Entry, names
 
 MEASURED = ("probe", "baseline")  # kinds of result lines
 BySeed = dict[int, tuple[Entry, dict[str, Any]]]  # seed -> a run and one of its lines

@@ -16,12 +16,12 @@ from gcalign.lab.experiments.engine import experiment, records
 from gcalign.lab.experiments.engine.claims import Judgement, Results, judged
 from gcalign.lab.experiments.engine.records import Record
 from gcalign.lab.experiments.engine.statistics import estimates
-from gcalign.lab.report import markdown, pack
-from gcalign.lab.report.page import Grid, Json
-from gcalign.lab.showcase.accuracies import bars, protocol_names
-from gcalign.lab.showcase.page import DrawnResult, Study, render
-from gcalign.lab.showcase.retrieval import pair_results
-from gcalign.lab.showcase.runs import Entry, Showcase, choose, names, one_way
+from gcalign.lab.pages import markdown, pack
+from gcalign.lab.pages.page import Grid, Json
+from gcalign.lab.report.accuracies import bars, protocol_names
+from gcalign.lab.report.page import DrawnResult, Study, render
+from gcalign.lab.report.retrieval import pair_results
+from gcalign.lab.report.runs import Entry, Showcase, choose, names, one_way
 from gcalign.lab.training.config import Config, configured
 from gcalign.lab.training.runs import Run
 from gcalign.lab.words import path_of, quoted

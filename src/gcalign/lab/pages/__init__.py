@@ -1,0 +1,1 @@
+"""HTML pages: templates, scripts, pictures small enough to travel inside a page."""
