@@ -132,7 +132,9 @@ def test_the_folder_of_a_run_depends_on_what_decides_its_weights(words, folder):
 def test_centring_and_a_fixed_mass_are_parts_of_the_criterion_of_any_method():
     criterion = criterion_of(configured(["method=gca-uot", "center=true", "total_mass=true"]))
     assert "center=True" in repr(criterion.kernel)
-    assert "TotalMass" in repr(criterion.constraints)
+    assert repr(criterion.constraints).count("TotalMass()") == 1
+    assert "at_least=True" in repr(criterion_of(configured(["method=gca-uot"])).constraints)
+    assert "TotalMass" not in repr(criterion_of(configured(["method=gca-uot", "recipe=paper"])).constraints)
     assert criterion_of(configured(["method=clip", "center=true"])).alignment.kernel.center
     z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0)).unbind()
     centred = criterion_of(configured(["method=ince", "center=true"]))(z1, z2)
