@@ -175,9 +175,9 @@ class Config:
                 del place[last]
         if self.data.name not in OF_USERS:
             content["data"]["root"] = None  # the name says which data it is, wherever it lies
-        for option in ("learnable", "least_mass"):  # runs of earlier versions do not have them
-            if content["method"].get(option) is None:
-                content["method"].pop(option, None)
+        for name in ("learnable", "least_mass"):  # runs of earlier versions do not have them
+            if content["method"].get(name) is None:
+                content["method"].pop(name, None)
         content["devices"] *= content.pop("nodes")  # 2 × 4 processes are the same run as 8 on one machine
         return content
 
