@@ -51,7 +51,7 @@ from gcalign.lab.experiments.studies import cone
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from gcalign.objective import Objective
 
@@ -321,7 +321,7 @@ def _split(n: int, of: Computing, labels: Mapping[str, Any], seed: int) -> tuple
 
 def _trained(
     embed: Callable[[int, Tensor], Tensor],  # side and items -> embeddings
-    weights: list[nn.Parameter],
+    weights: list[Tensor],
     pairs: tuple[Tensor, Tensor, Tensor],
     labels: Mapping[str, Any],
     steps: int,
