@@ -290,10 +290,10 @@ def gca_uot(
     """
     if least_mass not in (None, True, False):
         raise TypeError(f"least_mass={least_mass!r} must be True, False or None; None is True if relax is not given")
-    criterion = gca_uot_paper(eps, (0.2, 0.2) if relax is None else relax, q, lam, scale, w_kl, w_robust, **common)
-    if relax is None if least_mass is None else least_mass:
-        criterion.constraints = (*criterion.constraints, TotalMass(at_least=True))
-    return criterion
+    bounded = relax is None if least_mass is None else least_mass
+    sides = _relaxed((0.2, 0.2) if relax is None else relax)
+    constraints = (*sides, TotalMass(at_least=True)) if bounded else sides
+    return Alignment(Cosine(eps), constraints, w_kl * KL() + w_robust * Robust(q, lam, scale), **common)
 
 
 @register("gca-uot-paper")

@@ -159,5 +159,5 @@ def test_what_a_joint_plan_cannot_do_is_refused_with_a_remedy(call, said):
 
 def test_constraints_on_entries_are_refused():
     criterion = gcalign.Alignment(gcalign.Cosine(0.3), (gcalign.Rows(), gcalign.Capacity(0.9)), gcalign.KL())
-    with pytest.raises(ValueError, match="only for Rows and Columns"):
+    with pytest.raises(ValueError, match="only for Rows, Columns and TotalMass"):
         criterion(made(3), multi="joint")

@@ -237,7 +237,11 @@ def test_the_commands_of_a_page_run_in_order_on_a_clean_clone(page, tmp_path):
     clone, commands = tmp_path / "clone", tmp_path / "bin"
     subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", str(clone)], check=True)
     commands.mkdir()
-    for name, words in (("gcalign", '-m gcalign "$@"'), ("python", '"$@"')):
+    for name, words in (
+        ("gcalign", '-m gcalign "$@"'),
+        ("torchrun", '-m torch.distributed.run "$@"'),
+        ("python", '"$@"'),
+    ):
         (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}\n')
         (commands / name).chmod(stat.S_IRWXU)
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"

@@ -346,7 +346,7 @@ def test_help_has_every_key_with_its_default_and_a_description(capsys):
 
 def test_help_has_the_options_of_every_method():
     assert tuple(keys.options()) == names()[: len(keys.options())]
-    assert dict(keys.options()["gca-uot"])["relax"] == "[0.2,0.2]"
+    assert dict(keys.options()["gca-uot-paper"])["relax"] == "[0.2,0.2]"
 
 
 @pytest.mark.parametrize(

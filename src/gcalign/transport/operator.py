@@ -484,7 +484,7 @@ _library.define(
     f"({_schema(Vectors, 'read_', 'Tensor')}, {_schema(Saved, 'saved_')}, Tensor solution)"
 )
 _library.define(
-    f"solve_backward(Tensor?[] adjoint, Tensor[] saved, Tensor solution, bool[] wanted, {_schema(Arguments)}) -> "
+    f"solve_backward(Tensor?[] adjoint, Tensor[] saved, Tensor solution, bool[] needed, {_schema(Arguments)}) -> "
     f"({', '.join(['Tensor'] * (len(_KERNEL) + 1))})"
 )
 

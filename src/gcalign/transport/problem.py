@@ -122,10 +122,12 @@ class Problem:
     ) -> Problem:
         """The problem with its marginals; raises if a constraint cannot hold."""
         rows, columns, total, at_least, feasible, follows, kinds = None, None, None, False, not unpaired_rows, True, []
+        own_total = False
         for constraint in constraints:
             kinds.append(type(constraint))
             if isinstance(constraint, TotalMass):
                 total, at_least = constraint.target_mass(target, kernel.shape, eps), constraint.at_least
+                own_total = constraint.mass is not None
                 continue
             if not isinstance(constraint, (Rows, Columns)):
                 constraint.check(Problem(kernel, constraints, geometry, eps, target, **more), kernel.shape)
@@ -139,7 +141,7 @@ class Problem:
                 if target is not None and isinstance(side.penalty, Hard):
                     own = target.mu if isinstance(constraint, Rows) else target.nu
                     feasible = feasible and not true_if_eager(((side.mass - own).abs() > 1e-6 * own).any())
-        if not follows or total is not None:
+        if not follows or own_total:  # else all are those of the target
             _check_totals(rows, columns, total, at_least)
         only_marginals = isinstance(geometry, Entropic) and set(kinds) <= {Rows, Columns, TotalMass}
         only_marginals = only_marginals and len(set(kinds)) == len(kinds)

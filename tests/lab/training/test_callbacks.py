@@ -1,8 +1,11 @@
 """What a person sees of a run while it trains."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from gcalign import metrics
 from gcalign.lab.training import callbacks
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.module import collapse
@@ -35,3 +38,12 @@ def test_collapse_is_warned_about_once(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="collapsed to one point") as caught:
         train(configured([*SCENES, "epochs=2", f"runs={tmp_path}"]), quiet=True)
     assert len([w for w in caught if "collapsed" in str(w.message)]) == 1
+
+
+def test_a_plan_that_lost_its_mass_is_logged_once_with_the_remedy(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(metrics, "collapse", partial(metrics.collapse, least=1e9))  # no plan has as much
+    with caplog.at_level("WARNING", logger="gcalign"):
+        train(configured([*SCENES, "method=gca-uot", "log_every=1", f"runs={tmp_path}"]), quiet=True)
+    (message,) = [r.getMessage() for r in caplog.records if r.name.startswith("gcalign")]
+    assert message.startswith("step 1: the plan has ")
+    assert "least_mass=True" in message

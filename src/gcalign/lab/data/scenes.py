@@ -1,4 +1,4 @@
-"""The embedded data set: handwritten digits rendered as small colour scenes in four styles, the domains.
+"""The built-in data set: handwritten digits rendered as small colour scenes in four styles, the domains.
 
 A digit is the sample; its views are renderings, each with its own place, size, turn, slant, colours, polarity, pattern
 and noise. Cropping and jittering one fixed rendering would teach a network the background instead.

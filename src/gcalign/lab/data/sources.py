@@ -129,7 +129,7 @@ def load(
 
 @register("scenes")
 def _scenes(split: str, *, root: Path | None, size: int | None, limit: int | None, seed: int) -> Images:
-    """The embedded data set, which needs no files."""
+    """The built-in data set, which needs no files."""
     from gcalign.lab.data.scenes import SIDE, Scenes
 
     if size not in (None, SIDE):

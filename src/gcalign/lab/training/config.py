@@ -175,8 +175,9 @@ class Config:
                 del place[last]
         if self.data.name not in OF_USERS:
             content["data"]["root"] = None  # the name says which data it is, wherever it lies
-        if content["method"].get("learnable") is None:
-            content["method"].pop("learnable", None)
+        for name in ("learnable", "least_mass"):  # runs of earlier versions do not have them
+            if content["method"].get(name) is None:
+                content["method"].pop(name, None)
         content["devices"] *= content.pop("nodes")  # 2 × 4 processes are the same run as 8 on one machine
         return content
 
@@ -233,6 +234,8 @@ def configured(overrides: Sequence[str]) -> Config:
     content = merged(content, RECIPES[one_of("recipe", recipe, RECIPES)])
     if recipe != "default" and method not in OTHER_EPS and "eps" in content["method"]:
         content["method"]["eps"] = PAPER_EPS
+    if recipe != "default" and "least_mass" in content["method"]:
+        content["method"]["least_mass"] = False  # which is ours
     known = {key.name: key for key in keys(Config)}
     names = [*(name for name in known if name != "logger_args"), *(f"method.{name}" for name in content["method"])]
     names.remove("method.name")

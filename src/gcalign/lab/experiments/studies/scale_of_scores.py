@@ -1,16 +1,37 @@
 """E11: which scale of scores is safe, from scratch and on a pretrained encoder, if a part of the pairs is wrong?
 
-The plan of GCA-UOT depends on the absolute size of the scores. From scratch that keeps the embeddings apart. On a
-pretrained encoder the plan starts with a part of the target's mass, and the loss draws all embeddings together. E11 was
-planned before its runs (`docs/plan.md`):
+Not answered yet: the runs are not complete.
 
-* from scratch (`table-scale-scratch`): the setting of E7, CIFAR-10, 60 % of the pairs mismatched.
-* pretrained (`table-scale-pretrained`): names and descriptions of Debian packages, MiniLM, 30 % of the pairs wrong.
-  Linear heads on its frozen embeddings; the upper two layers trained, as a confirmation.
-* compared: InfoNCE in both directions, also centred; SigLIP; GCA-UOT with a fixed scale, also centred; with its total
-  mass fixed, also centred; with at least the mass of the target; with an offset of the scores that is calibrated on the
-  first batches, that follows slowly, or that is learnt.
-* chosen on validation data of one seed; then fresh seeds. Nothing is judged.
+A relaxed plan depends on the absolute size of the scores. From scratch with wrong pairs this has helped: it keeps the
+embeddings apart. On a pretrained encoder the plan starts with a part of the target's mass, and the loss draws all
+embeddings together. Which form of GCA-UOT is safe in both, so that it can be the default?
+
+## Plan
+
+* from scratch (`table-scale-scratch`): the setting of E7 at 60 %: CIFAR-10, 5000 images, 10 epochs; ε = 0.1, λ = 0.2
+  (INCE 0.12), as the search of E1 chose. kNN, linear probe, mean cosine of different images in the last epoch
+* pretrained (`table-scale-pretrained`): names × one-line descriptions of Debian packages (Debian 12, `apt-cache
+  dumpavail > DATA/debian/packages.txt`; each description once; 9,000 drawn with seed 0), all-MiniLM-L6-v2, 4,000
+  training pairs of which 30 % are wrong in all epochs, 2,000 validation and 2,000 test pairs, all right. Linear heads
+  that start as the identity, 6 epochs of batches of 128, learning rate 1e-3; MRR, mean of both ways; mean cosine of
+  different items
+* compared: InfoNCE in both directions, also centred; SigLIP (ε and bias learnt); GCA-UOT: fixed scale (as in the
+  paper), also centred; total mass equal to the target's, also centred; at least the target's (ΣP ≥ ΣT); an offset of
+  log K that gives the plan the target's mass in the first ten batches, then fixed; the same, then following with rate
+  0.01; an offset that is learnt, with ε fixed; InfoNCE with the right pairs only, which nobody has
+* chosen by seed 100. Pretrained: ε of 0.05 and 0.1, by MRR on validation pairs. From scratch: kNN on a fifth of the
+  training images, whose labels are not used in training; only forms that E7 does not compare, and beside them fixed
+  scale and total mass
+* then fresh seeds. Heads: 110 to 114, all losses. Upper two layers trained (2 epochs, Adam, 1e-4, ε = 0.1 for all): 110
+  and 111, four losses. From scratch: 110 to 112, INCE, fixed scale, total mass, at least the mass
+* safe: from scratch, kNN within a point of the fixed scale or above. Pretrained, MRR above the frozen encoder and
+  within a point of InfoNCE. The default of `gca-uot` is the form that is safe in both on the design seed; if there are
+  several, the simplest; if there is none, the least harmful
+* limits: two data sets, small encoders, few seeds; nothing is judged
+* cost: about 20 runs of 60 s, 85 runs of 3 s, 8 of 100 s (CPU time, one core): 0.6 core-hours
+
+Before this plan, heads were trained once with seed 1000 on validation pairs (ε = 0.05 and 0.1): fixed scale 51.8 and
+57.0, at least the mass 57.5 and 59.5, InfoNCE 58.0 and 59.8, frozen 53.0.
 """
 
 from __future__ import annotations
@@ -30,7 +51,7 @@ from gcalign.lab.experiments.studies import cone
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from gcalign.objective import Objective
 
@@ -300,7 +321,7 @@ def _split(n: int, of: Computing, labels: Mapping[str, Any], seed: int) -> tuple
 
 def _trained(
     embed: Callable[[int, Tensor], Tensor],  # side and items -> embeddings
-    weights: list[nn.Parameter],
+    weights: list[Tensor],
     pairs: tuple[Tensor, Tensor, Tensor],
     labels: Mapping[str, Any],
     steps: int,
