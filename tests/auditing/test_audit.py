@@ -563,7 +563,7 @@ def test_it_prints_its_summary_and_the_worst_pairs():
     clean = gcalign.audit(*made(400, noise=0.05))
     assert clean.threshold == math.inf
     assert math.isnan(clean.precision)
-    assert "no pair is more likely wrong than right" in str(clean)
+    assert "no pair is evidently wrong" in str(clean)
     assert clean.summary()["threshold"] is None
 
 
@@ -696,4 +696,6 @@ def test_real_near_misses_stand_out_from_a_bulk_of_right_pairs():
     assert float(clean.flagged.double().mean()) <= 0.005
     assert found.share > 0.05
     assert found.share_at_least <= 0.2 <= found.share_at_most
-    assert float((found.flagged.nonzero() < 160).double().mean()) > found.precision - 0.1
+    assert not found.flagged.any()  # right pairs can stand out, too
+    assert float((found.suspects.nonzero() < 160).double().mean()) > 0.5
+    assert "pairs stand out and may be right or wrong" in str(found)

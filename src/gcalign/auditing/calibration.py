@@ -11,6 +11,9 @@ A pair can be wrong in three ways, and each has a witness.
 * Its items fit, but worse than others, though the right partner is not there: the translation of an older text. If most
   pairs fit better than the nearest others, those that fit worse stand out. How many right pairs would do so is read off
   the other half of the distribution, which has no wrong ones (an empirical null: Efron, 2004).
+
+The first two can be evident. The third never is: right pairs that are hard to embed stand out, too, and without a label
+nobody can tell how many. Such pairs are suspects, with a probability below one half.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ FEW = 3.0  # pairs; fewer are an accident
 BINS = 200  # of the density of p-values
 EVIDENCE = (5.0, 0.01)  # gain of the likelihood that exchanges with neighbours must have: in all, and per pair
 ODD = 0.03  # share of right pairs that fit worse than others all the same, beyond what the other half shows
-SUSPECTED = 0.6  # probability of such a pair, at most: nothing shows how odd right pairs are
+SUSPECTED = 0.4  # probability of a pair that only stands out, at most: nothing shows how odd right pairs are
+STEEP = 2.0  # how many times denser p-values between 0.1 and 0.3 may be than those above, if there is a gap
 GRID, BIN = 200, 25  # points where the density of margins is computed; margins of a bin
 SURE = 0.9  # probability from which an exchange counts for the lower end of the share
 
@@ -42,6 +46,17 @@ def fitting_at_random(p: Tensor) -> tuple[float, Tensor]:
         return 0.0, torch.zeros_like(p)
     density = torch.where(p > FLAT, share, _density(p))
     return share, (share / density).clamp(max=1.0)
+
+
+def stand_apart(p: Tensor) -> bool:
+    """Whether a gap separates the pairs that fit at random from the others: above 0.1 their p-values are flat.
+
+    If the density still falls there, it is the tail of right pairs that are hard to embed, and some of these fit no
+    better than random ones.
+    """
+    near, far = int(((p > 0.1) & (p <= 0.3)).sum()), int((p > 0.3).sum())
+    most = STEEP * far * 0.2 / 0.7
+    return near <= most + 2 * math.sqrt(most)
 
 
 def exchanged_with_neighbours(own: Tensor, near: Tensor, weight: Tensor) -> tuple[Tensor, float]:
