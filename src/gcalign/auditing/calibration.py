@@ -29,7 +29,8 @@ BINS = 200  # of the density of p-values
 EVIDENCE = (5.0, 0.01)  # gain of the likelihood that exchanges with neighbours must have: in all, and per pair
 ODD = 0.03  # share of right pairs that fit worse than others all the same, beyond what the other half shows
 SUSPECTED = 0.4  # probability of a pair that only stands out, at most: nothing shows how odd right pairs are
-STEEP = 2.0  # how many times denser p-values between 0.1 and 0.3 may be than those above, if there is a gap
+TAIL = 0.7  # right pairs with p > 0.3 for each one with p between 0.1 and 0.3
+GAP = 0.6  # what must be left without this tail; else the audit cannot tell
 GRID, BIN = 200, 25  # points where the density of margins is computed; margins of a bin
 SURE = 0.9  # probability from which an exchange counts for the lower end of the share
 
@@ -48,15 +49,13 @@ def fitting_at_random(p: Tensor) -> tuple[float, Tensor]:
     return share, (share / density).clamp(max=1.0)
 
 
-def stand_apart(p: Tensor) -> bool:
-    """Whether a gap separates the pairs that fit at random from the others: above 0.1 their p-values are flat.
+def without_tail(p: Tensor) -> float:
+    """Of the pairs that seem to fit at random, the share that is not the tail of right pairs that are hard to embed.
 
-    If the density still falls there, it is the tail of right pairs that are hard to embed, and some of these fit no
-    better than random ones.
+    Random pairs have flat p-values. What is denser between 0.1 and 0.3 than above is this tail, and it goes on.
     """
     near, far = int(((p > 0.1) & (p <= 0.3)).sum()), int((p > 0.3).sum())
-    most = STEEP * far * 0.2 / 0.7
-    return near <= most + 2 * math.sqrt(most)
+    return min(1.0, max(0.0, 1 - TAIL * (near - far * 0.2 / 0.7) / far)) if far else 0.0
 
 
 def exchanged_with_neighbours(own: Tensor, near: Tensor, weight: Tensor) -> tuple[Tensor, float]:

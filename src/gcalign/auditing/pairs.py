@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gcalign.auditing.calibration import (
+    GAP,
     SURE,
     SUSPECTED,
     exchanged_with_neighbours,
@@ -18,7 +19,7 @@ from gcalign.auditing.calibration import (
     is_evident,
     monotone,
     outlying,
-    stand_apart,
+    without_tail,
 )
 from gcalign.auditing.embeddings import Embeddings, Pairs, as_embeddings
 from gcalign.auditing.fits import Fit, Neighbours, Potentials, averaged, best_others, cosine, csls, margins, softmax
@@ -142,12 +143,12 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         settings = {"eps": options.eps} if options.score == "softmax" else {}
         other = best_others(fit if isinstance(fit, Potentials) else cosine(a, b), label)
     suspicion = (-fit.of(paired.pairs)).cpu()
-    right = 1 - paired.random
     apart, outliers = outlying(margin)
-    gap = stand_apart(paired.p)
-    random = paired.random if gap else paired.random.clamp(max=SUSPECTED)
+    kept = without_tail(paired.p)
+    random = (paired.random * kept).clamp(max=1.0 if kept >= GAP else SUSPECTED)
+    right = 1 - random
     raw = torch.maximum(random + right * exchanged, outliers)
-    least = gap * paired.share + float((right * exchanged * (exchanged > SURE)).mean())
+    least = (kept * paired.share if kept >= GAP else 0.0) + float((right * exchanged * (exchanged > SURE)).mean())
     error = 2 * math.sqrt((least + 1 / n) / n)
     probability = monotone(raw.float().cpu(), suspicion)
     share = float(probability.double().mean())
@@ -160,7 +161,7 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         probability=probability,
         share=share,
         share_at_least=max(0.0, min(share, least) - error),
-        share_at_most=min(1.0, max(share, apart, 1 - float((right * inside).mean())) + error),
+        share_at_most=min(1.0, max(share, apart, 1 - float(((1 - paired.random) * inside).mean())) + error),
         auroc=max(0.5, 1 - float(paired.p.mean())) if math.isnan(auroc) else auroc,
         score=options.score,
         settings=settings,
