@@ -130,8 +130,8 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
     batch, passes = sizes(n, options.batch, options.passes)
     work: dict[str, Any] = {"batch": batch, "passes": passes}
     (middle, other), (sharper, _), (wider, _) = (
-        plan(a, b, options.eps * factor, generator=generator, progress=options.progress, **work)
-        for factor in (1.0, SHARPER, WIDER)
+        plan(a, b, factor * options.eps, batch=batch, passes=most, generator=generator, progress=options.progress)
+        for factor, most in ((1.0, passes), (SHARPER, passes), (WIDER, min(passes, 1)))
     )
     fit: Fit = averaged([middle, sharper])
     settings: dict[str, Any] = {"eps": options.eps, **work}
