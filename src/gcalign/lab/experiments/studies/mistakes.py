@@ -358,7 +358,8 @@ def _shares(records: pd.DataFrame, folder: Path) -> list[Path]:
     names = (
         "marked", "share", "at_least", "at_most", "suspects", "suspected", "flagged", "precision", "expected", "eps",
     )  # fmt: skip
-    means = about.reindex(columns=["language", *names]).groupby("language", sort=False).mean()
+    about = about.reindex(columns=["language", *names, "correctable", "suggested"])
+    means = about.groupby("language", sort=False).mean()
     rows = [
         [str(language), *(_figure(row[name], name in ("suspects", "flagged")) for name in names)]
         for language, row in means.iterrows()
