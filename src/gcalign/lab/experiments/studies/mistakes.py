@@ -1,8 +1,8 @@
 """Real mistakes: which score finds them, and does the audit know how many there are?
 
 As a ranking, the plan, CSLS, softmax and own − best other are within 0.02 of each other; cosine and neighbours are
-worse. Where few pairs are marked, the audit promises too much. [Find wrong pairs](../audit.md#real-mistakes) has the
-tables.
+worse. How many of the suspects are wrong, the audit cannot tell, so it flags none of them. [Find wrong
+pairs](../audit.md#real-mistakes) has the tables.
 
 Pairs of English messages and their translations from Debian's source packages, in which translators marked what is
 wrong: *fuzzy* pairs, whose English text has changed under the translation.
