@@ -48,6 +48,7 @@ slow: .venv/ready
 fuzz: .venv/ready
 	cd tests && ../$(BIN)/python -m fuzz --cases 20000 --seed $(SEED)
 	cd tests && ../$(BIN)/python -m fuzz.entries --cases 2000 --seed $(SEED)
+	cd tests && ../$(BIN)/python -m fuzz.audits --cases 500 --seed $(SEED)
 	cd tests && ../$(BIN)/python -m fuzz --compile --cases 60 --seed $(SEED)
 
 faults: .venv/ready

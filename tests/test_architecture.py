@@ -295,6 +295,6 @@ print(len(modules), len(functions), len(types), crossings)
 """
     modules, functions, types, crossings = map(int, fresh(code).split())
     assert modules <= 15
-    assert functions <= 115
+    assert functions <= 120
     assert types <= 18
     assert crossings <= 100

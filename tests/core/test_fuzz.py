@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import gcalign
-from fuzz import check, entries
+from fuzz import audits, check, entries
 from fuzz.__main__ import figures, main, run
 from fuzz.cases import MISTAKES, draw
 from fuzz.check import judge
@@ -213,33 +213,5 @@ def test_random_calls_with_more_inputs_agree_with_dense_iterations():
 # --- audits -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    n=st.integers(10, 120),
-    d=st.sampled_from([2, 5, 40]),
-    noise=st.sampled_from([0.0, 1e-4, 0.3, 5.0]),
-    wrong=st.floats(0, 1),
-    kind=st.sampled_from(["shuffled", "one text", "one pair", "far"]),
-    seed=st.integers(0, 10_000),
-)
-def test_an_audit_is_consistent_whatever_the_pairs(n, d, noise, wrong, kind, seed):
-    generator = torch.Generator().manual_seed(seed)
-    a = torch.randn(n, d, generator=generator)
-    b = a + noise * torch.randn(n, d, generator=generator)
-    m = min(round(wrong * n), n - 2)
-    if kind == "one pair":
-        a[:m], b[:m] = a[0].clone(), b[0].clone()
-    elif kind == "one text":
-        b[:m] = b[0].clone()
-    else:
-        b[:m] = b[:m].roll(1, 0) * (1e6 if kind == "far" else 1)
-    found = gcalign.audit(a, b)
-    assert found.suspicion.isfinite().all()
-    assert bool((found.probability[found.ranking].diff() <= 0).all())
-    assert float(found.probability.min()) >= 0
-    assert float(found.probability.max()) <= 1
-    assert 0 <= found.share_at_least <= found.share_at_most <= 1
-    assert 0.5 <= found.auroc <= 1
-    assert not (found.warnings and found.flagged.any())
-    assert found.warnings or found.share_at_least <= found.share <= found.share_at_most
-    assert not (found.other == torch.arange(n)).any()
+def test_audits_are_consistent_whatever_the_pairs():
+    assert {number: [*audits.violations(11, number)] for number in range(20)} == {number: [] for number in range(20)}

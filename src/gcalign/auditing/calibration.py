@@ -11,6 +11,9 @@ A pair can be wrong in three ways, and each has a witness.
 * Its items fit, but worse than others, though the right partner is not there: the translation of an older text. If most
   pairs fit better than the nearest others, those that fit worse stand out. How many right pairs would do so is read off
   the other half of the distribution, which has no wrong ones (an empirical null: Efron, 2004).
+
+The first two can be evident. The third never is: right pairs that are hard to embed stand out, too, and without a label
+nobody can tell how many. Such pairs are suspects, with a probability below one half.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ FEW = 3.0  # pairs; fewer are an accident
 BINS = 200  # of the density of p-values
 EVIDENCE = (5.0, 0.01)  # gain of the likelihood that exchanges with neighbours must have: in all, and per pair
 ODD = 0.03  # share of right pairs that fit worse than others all the same, beyond what the other half shows
-SUSPECTED = 0.6  # probability of such a pair, at most: nothing shows how odd right pairs are
+SUSPECTED = 0.4  # probability of a pair that only stands out, at most: nothing shows how odd right pairs are
+TAIL = 0.7  # right pairs with p > 0.3 for each one with p between 0.1 and 0.3
+GAP = 0.6  # what must be left without this tail; else the audit cannot tell
 GRID, BIN = 200, 25  # points where the density of margins is computed; margins of a bin
 SURE = 0.9  # probability from which an exchange counts for the lower end of the share
 
@@ -42,6 +47,15 @@ def fitting_at_random(p: Tensor) -> tuple[float, Tensor]:
         return 0.0, torch.zeros_like(p)
     density = torch.where(p > FLAT, share, _density(p))
     return share, (share / density).clamp(max=1.0)
+
+
+def without_tail(p: Tensor) -> float:
+    """Of the pairs that seem to fit at random, the share that is not the tail of right pairs that are hard to embed.
+
+    Random pairs have flat p-values. What is denser between 0.1 and 0.3 than above is this tail, and it goes on.
+    """
+    near, far = int(((p > 0.1) & (p <= 0.3)).sum()), int((p > 0.3).sum())
+    return min(1.0, max(0.0, 1 - TAIL * (near - far * 0.2 / 0.7) / far)) if far else 0.0
 
 
 def exchanged_with_neighbours(own: Tensor, near: Tensor, weight: Tensor) -> tuple[Tensor, float]:

@@ -33,9 +33,9 @@ def audit(
     of numbers. Embeddings of one space are audited as they are. For anything else, small encoders are trained first:
     the pairs are divided into three folds, and each fold is embedded by encoders that were trained on the others.
 
-    The suspicion of a pair is −½ log P(b|a) P(a|b) of the transport plan between all a and all b, less a quarter of its
-    margin over ε: by how much it fits better than the nearest others. Popular items (hubs) cannot fit everybody in a
-    plan. ε is that at which the plan explains the pairs best, KL(I‖P_ε), with a share for the wrong ones.
+    The suspicion of a pair is −½ log P(b|a) P(a|b) of the transport plan between all a and all b, the mean of two plans
+    with ε and ε/2. Popular items (hubs) cannot fit everybody in a plan. ε is that at which the plan explains the pairs
+    best, KL(I‖P_ε), with a share for the wrong ones.
 
     Embeddings must not come from a model that was trained on these very pairs: it has learnt the mismatches by heart,
     and the audit cannot notice that. Use a pretrained model, or cross-fit as above; `gcalign audit run=…` does so.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +36,15 @@ class Potentials:
 
     def of(self, pairs: Pairs) -> Tensor:
         return self.scale * pairs.cosine + self.f[pairs.i] + self.g[pairs.j]
+
+
+def averaged(fits: Sequence[Potentials]) -> Potentials:
+    """The mean of several fits in units of the cosine, given in units of the first."""
+    first = fits[0]
+    f, g = (
+        torch.stack([getattr(fit, side) * (first.scale / fit.scale) for fit in fits]).mean(0) for side in ("f", "g")
+    )
+    return Potentials(first.a, first.b, first.scale, f, g)
 
 
 def cosine(a: Embeddings, b: Embeddings) -> Potentials:

@@ -10,27 +10,30 @@ import torch
 from torch import Tensor
 
 from gcalign.auditing.calibration import (
+    GAP,
     SURE,
+    SUSPECTED,
     exchanged_with_neighbours,
     expected_auroc,
     fitting_at_random,
     is_evident,
     monotone,
     outlying,
+    without_tail,
 )
 from gcalign.auditing.embeddings import Embeddings, Pairs, as_embeddings
-from gcalign.auditing.fits import Fit, Neighbours, Potentials, best_others, cosine, csls, margins, softmax
+from gcalign.auditing.fits import Fit, Neighbours, Potentials, averaged, best_others, cosine, csls, margins, softmax
 from gcalign.auditing.nulls import p_values
 from gcalign.auditing.plans import SAMPLE, chosen_eps, neighbours, plan, sizes
-from gcalign.auditing.result import CUT, Audit, doubtful, joined
+from gcalign.auditing.result import Audit, doubtful, joined
 from gcalign.auditing.trust import distinct, doubts
 from gcalign.errors import count, one_of, positive
 
 SCORES = ("plan", "cosine", "csls", "softmax", "neighbours")
 LEAST_PAIRS = 10
-LOCAL = 0.25  # weight of the margin beside the plan: what is near counts, if the right partner is missing
 MARGINS = 4096  # pairs among which the nearest others are looked for
-WIDER = 3.0  # a second plan has so many times ε: errors of true pairs have heavy tails
+SHARPER = 0.5  # the suspicion is the mean of two plans; the second has half of ε, so that the nearest count more
+WIDER = 3.0  # a third plan, for exchanges with neighbours: errors of true pairs have heavy tails
 CONCENTRATED = 0.4  # mass on the best partner from which the plan can tell neighbours apart
 
 
@@ -126,28 +129,26 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
     a, b, n = paired.a, paired.b, len(paired.a)
     batch, passes = sizes(n, options.batch, options.passes)
     work: dict[str, Any] = {"batch": batch, "passes": passes}
-    plans = [
-        plan(a, b, options.eps, batch=batch, passes=passes, generator=generator, progress=options.progress),
-        plan(a, b, WIDER * options.eps, batch=batch, passes=min(passes, 1), generator=generator, progress=False),
-    ]
-    fit: Fit
-    fit, other = plans[0]
+    (middle, other), (sharper, _), (wider, _) = (
+        plan(a, b, factor * options.eps, batch=batch, passes=most, generator=generator, progress=options.progress)
+        for factor, most in ((1.0, passes), (SHARPER, passes), (WIDER, min(passes, 1)))
+    )
+    fit: Fit = averaged([middle, sharper])
     settings: dict[str, Any] = {"eps": options.eps, **work}
     margin = margins(a, b, min(n, MARGINS), generator)
-    own = fit.of(paired.pairs) + LOCAL * margin / options.eps
-    exchanged, inside = _exchanged(paired, [p for p, _ in plans], other)
+    exchanged, inside = _exchanged(paired, [middle, wider], other)
     if options.score != "plan":
         label = f"{options.score}, all pairs" if options.progress else None
         fit = _rival(options.score, a, b, options.eps, label)
         settings = {"eps": options.eps} if options.score == "softmax" else {}
         other = best_others(fit if isinstance(fit, Potentials) else cosine(a, b), label)
-        own = fit.of(paired.pairs)
-    suspicion = (-own).cpu()
-    right = 1 - paired.random
+    suspicion = (-fit.of(paired.pairs)).cpu()
     apart, outliers = outlying(margin)
-    raw = torch.maximum(paired.random + right * exchanged, outliers)
-    sure = paired.share + float((right * exchanged * (exchanged > SURE)).mean())
-    least = max(sure, float((outliers * (outliers >= CUT)).mean()) / 2)  # half: right pairs may be odd, too
+    kept = without_tail(paired.p)
+    random = (paired.random * kept).clamp(max=1.0 if kept >= GAP else SUSPECTED)
+    right = 1 - random
+    raw = torch.maximum(random + right * exchanged, outliers)
+    least = (kept * paired.share if kept >= GAP else 0.0) + float((right * exchanged * (exchanged > SURE)).mean())
     error = 2 * math.sqrt((least + 1 / n) / n)
     probability = monotone(raw.float().cpu(), suspicion)
     share = float(probability.double().mean())
@@ -160,7 +161,7 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         probability=probability,
         share=share,
         share_at_least=max(0.0, min(share, least) - error),
-        share_at_most=min(1.0, max(share, apart, 1 - float((right * inside).mean())) + error),
+        share_at_most=min(1.0, max(share, apart, 1 - float(((1 - paired.random) * inside).mean())) + error),
         auroc=max(0.5, 1 - float(paired.p.mean())) if math.isnan(auroc) else auroc,
         score=options.score,
         settings=settings,

@@ -16,6 +16,7 @@ from gcalign.auditing.trust import UNRELATED
 
 LEAST = 1e-3  # weight of a pair that is surely wrong: weights of a criterion must be > 0
 CUT = 0.5  # probability from which a pair is flagged
+STANDS_OUT = 0.25  # probability from which it is a suspect
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,15 +27,16 @@ class Audit:
     `pandas.DataFrame(audit.table())` is the ranking.
 
     Attributes:
-        suspicion: how badly each pair fits [n]; higher is worse. For the plan it is −½ log P(b|a) P(a|b), less a
-            quarter of its margin over ε.
+        suspicion: how badly each pair fits [n]; higher is worse. For the plan it is −½ log P(b|a) P(a|b), the mean of
+            two plans, with ε and half of it.
         similarity: cosine of each pair [n].
         other: for each a_i the other b_j that fits best [n], an index of a pair.
         other_similarity: its cosine with a_i [n].
-        probability: that the pair is a mismatch [n]; it never falls with suspicion.
+        probability: that the pair is a mismatch [n]; it never falls with suspicion. It is at most 0.4 for pairs that
+            stand out without being evidently wrong: right pairs that are hard to embed do so, too.
         share: expected share of mismatches, the mean of the probabilities; nan if there are warnings.
-        share_at_least: the share of pairs that fit no better than random ones or are surely exchanged with a neighbour;
-            or half of those that fit worse than others though most pairs fit better; less its sampling error.
+        share_at_least: the share of pairs that evidently fit no better than random ones or are surely exchanged with a
+            neighbour, less its sampling error.
         share_at_most: the share of the plan's mass that is not on the pairs, or of pairs beyond a symmetric bulk, with
             the sampling error. It assumes nothing about the mismatches: some may be so near that no score finds them.
         auroc: expected area under the ROC curve of the suspicion, in [0.5, 1], if the probabilities hold; without
@@ -96,6 +98,11 @@ class Audit:
         return self.probability >= CUT
 
     @property
+    def suspects(self) -> Tensor:  # [n] bool
+        """Pairs that stand out, though the audit cannot tell whether they are wrong: look at them."""
+        return (self.probability >= STANDS_OUT) & ~self.flagged
+
+    @property
     def unrelated(self) -> bool:
         """Whether the two sides do not seem to be embeddings in one space."""
         return any(UNRELATED in warning for warning in self.warnings)
@@ -143,6 +150,7 @@ class Audit:
             "threshold": self.threshold if flagged else None,
             "flagged": flagged,
             "expected_precision": self.precision if flagged else None,
+            "suspects": int(self.suspects.sum()),
             "warnings": list(self.warnings),
             **self.settings,
         }
@@ -165,7 +173,9 @@ class Audit:
                 f"expected precision {self.precision:.2f}"
             )
         else:
-            lines.append("suggested threshold: none, no pair is more likely wrong than right")
+            lines.append("suggested threshold: none, no pair is evidently wrong")
+        if suspects := int(self.suspects.sum()):
+            lines.append(f"{suspects:,} pairs stand out and may be right or wrong: look at them, the worst first")
         lines.append("    pair  suspicion  probability  similarity  best other  its similarity")
         return "\n".join([*lines, *map(self._line, self.ranking[:5].tolist())])
 

@@ -74,12 +74,11 @@ class TableColumns:
         return len(kept)
 
     def suggestions(self, audit: Audit) -> list[dict[str, Any]]:
-        """For each flagged pair the partner that fits better, where there is one; the worst pair first."""
+        """For flagged pairs and suspects the partner that fits better, where there is one; the worst pair first."""
         shown, result = self.texts(), []
-        for k in audit.ranking.tolist():
+        chosen = (audit.flagged | audit.suspects) & (audit.other_similarity > audit.similarity)
+        for k in audit.ranking[chosen[audit.ranking]].tolist():
             other = int(audit.other[k])
-            if not bool(audit.flagged[k]) or bool(audit.other_similarity[k] <= audit.similarity[k]):
-                continue
             row: dict[str, Any] = {"pair": k if self.ids is None else self.ids[k]}
             row |= {name: shown[name][k] for name in (self.first, self.second) if name in shown}
             row["suggested pair"] = other if self.ids is None else self.ids[other]

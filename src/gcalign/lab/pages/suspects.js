@@ -40,7 +40,7 @@ function audited(audit, n) {
   return {
     ranking: Array.from(whole(audit.ranking)),
     other: (k) => other[k],
-    said: (k) => `wrong: ${percent(probability[k])} `,
+    said: (k) => (audit.share === null ? "" : `wrong: ${percent(probability[k])} `), // it cannot tell
     about: `Expected share of mismatches: ${audit.share === null ? "it cannot tell" : percent(audit.share)}; ${audit.flagged} of ${n} pairs are more likely wrong than right` +
       `${audit.auroc === null ? "" : `; expected AUROC ${audit.auroc.toFixed(2)}`}. ${audit.auroc !== null && audit.auroc < WEAK ? "These embeddings are weak, so do not rely on these numbers. " : ""}` +
       `ε = ${short(audit.eps)} was chosen: there the plan explains the pairs best.`,

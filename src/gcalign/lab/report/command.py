@@ -68,7 +68,7 @@ def report(
         title="gcalign report",
         lead="Contrastive learning as distribution alignment: what was run, what was measured, and the plans of the "
         "encoders. Everything is in this file; nothing is loaded from the network.",
-        runs=_table(runs),
+        runs=_table(runs, path_of(folder)),
         facts=_facts(runs),
         notes=notes + remedies,
         results=drawn,
@@ -138,7 +138,7 @@ def _facts(runs: Sequence[Entry]) -> dict[str, str]:
     }
 
 
-def _table(runs: Sequence[Entry]) -> Grid:
+def _table(runs: Sequence[Entry], folder: Path) -> Grid:
     rows: list[dict[str, str]] = []
     called = protocol_names(runs)
     for entry in runs:
@@ -157,7 +157,7 @@ def _table(runs: Sequence[Entry]) -> Grid:
                 "state": "done" if run.done else f"step {steps[-1] if steps else 0}",
                 **probes,
                 "objective": repr(one_way(config)),
-                "folder": str(run.path),
+                "folder": str(run.path.relative_to(folder)),
             }
         )
     head = list(dict.fromkeys(name for row in rows for name in row))
