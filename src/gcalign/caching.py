@@ -176,9 +176,9 @@ def _mapped(view: Any, f: Callable[[Any], Any]) -> Any:
 
 def _leaves(view: Any) -> list[Any]:
     """Everything in dicts, tuples and lists, in their order."""
-    found: list[Any] = []
-    _mapped(view, found.append)
-    return found
+    tensors: list[Any] = []
+    _mapped(view, tensors.append)
+    return tensors
 
 
 def _synchronised(module: nn.Module) -> list[nn.Module]:

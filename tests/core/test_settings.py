@@ -157,6 +157,7 @@ def test_a_step_without_tolerance_and_checks_reads_no_value(monkeypatch):
         ("gca-uot", 0.1, {"learnable": True}),
         ("ince", 0.1, {"learnable": True}),
         ("gca-ince", 0.1, {"layout": "joint"}),
+        ("gca-rince", 0.1, {"iterations": 30}),  # so many that their reversal might end early
     ]
     for name, eps, options in cases:
         criterion = gcalign.method(name, eps=eps, tol=0, check_finite=False, **options)

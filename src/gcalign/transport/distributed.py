@@ -97,7 +97,7 @@ def digest(text: str) -> int:
 
 def _check_same_criterion(shard: Shard, ranks: list[list[int]], criterion: str, eps: float) -> None:
     """Raise if ranks have different criteria; all ranks then exchange them in words, to name both."""
-    other = next((rank for rank, found in enumerate(ranks) if found != ranks[0]), None)
+    other = next((rank for rank, header in enumerate(ranks) if header != ranks[0]), None)
     if other is None:
         return
     words: list[Any] = [None] * shard.world

@@ -303,12 +303,9 @@ def _linear(
         rights.append(xs[end])
         if b is not None:
             b = torch.addcmul(b, xs[end], _products(operator, None, y)[1])
-    if sigma is not None:
-        if columns is None:  # only the divergence needs these sums
-            z = (s.a + operator.r).exp()
-            y = sigma / _products(operator, None, z)[1]
-        else:
-            z, y = zs[done - 1], sigma / s.columns[done - 1, 1]
+    if sigma is not None and columns is None:  # only the divergence needs these sums
+        z = (s.a + operator.r).exp()
+        y = sigma / _products(operator, None, z)[1]
         lefts.append(z)
         rights.append(y)
         if a is not None:
@@ -321,13 +318,15 @@ def _linear(
         if columns is not None and tau_2 is not None:
             minus_w = (-s.columns[:done, 1] if tau_2 == 1 else s.columns[:done, 1] * (-1 / tau_2)).unbind()
         least = None
-        if done >= MANY:
+        if done >= MANY and not operator.exact:
             least = 8 * torch.finfo(a.dtype).eps * (a.abs().sum() + b.abs().sum())
         outer: Tensor | None = a  # the adjoint that u has from outside: of the last iteration's alone
         for t in range(done - 1, -1, -1):
             to_w = None
             if minus_w is not None:
                 to_w = b / minus_w[t]
+                if sigma is not None and t == done - 1:  # the sums of the last column step are read as well
+                    to_w += sigma / s.columns[t, 1]
                 lefts.append(zs[t])
                 rights.append(to_w)
             if minus_k is None:
@@ -355,7 +354,7 @@ def _reversed_row_step(
         return outer / minus_k, None
     one, back = operator.spans == [(0, operator.shape[0])], None
     delta = z if one else torch.zeros_like(z)
-    for first, last, k in operator.filled or operator.blocks():
+    for first, last, k in operator.blocks():
         z_block, minus, more = z, minus_k, outer
         if not one:  # views cost as much as a small product
             z_block, minus, more = z[first:last], minus_k[first:last], None if outer is None else outer[first:last]
@@ -375,7 +374,7 @@ def _reversed_row_step(
 def _products(operator: Blocked, x: Tensor | None, y: Tensor | None) -> tuple[Any, Any]:
     """K̂x in this rank's rows [n], and K̂ᵀy [m]; None where there is no x or y."""
     ahead, back = None if x is None else operator.like.new_zeros(operator.shape[0]), None
-    for first, last, k in operator.filled or operator.blocks():
+    for first, last, k in operator.blocks():
         if ahead is not None and x is not None:
             torch.mv(k, x, out=ahead[first:last])
         if y is not None:
@@ -422,7 +421,7 @@ def _pull_rank_one(operator: Blocked, source: Inner, left: Tensor, right: Tensor
     """W = diag(left) K̂ diag(right) is never made: its products with the factors are products with K̂."""
     phi, psi, r, c = grads
     ahead = right * source.psi if phi is not None else None
-    for start, stop, k in operator.filled or operator.blocks():
+    for start, stop, k in operator.blocks():
         mine = left[start:stop]
         if phi is not None and ahead is not None:
             part = phi[start:stop]
@@ -446,7 +445,7 @@ def _pull_blocks(
     grads: list[Tensor | None],
 ) -> None:
     weights = operator.like.new_empty(operator.block, operator.shape[1])
-    stored = [(*span, None) for span in operator.spans] if left is None else operator.filled or operator.blocks()
+    stored = [(*span, None) for span in operator.spans] if left is None else operator.blocks()
     for start, stop, k in stored:
         w = weights[: stop - start]
         if k is None or left is None or right is None:

@@ -178,11 +178,8 @@ def _slots(call: Call) -> int:
 def _kernel_operator(call: Call, frame: Frame | None = None, kept: Tensor | None = None) -> Blocked:
     """K as an operator on vectors: stored, made again, or made again from a float16 copy."""
     kernel, shard, exact = call.problem.kernel, call.problem.shard, not call.options.reads_values
-    if call.options.cache is not None:
-        return Cached(kernel, call.block, shard, frame, kept, exact=exact)
-    if call.block:
-        return Streamed(kernel, call.block, shard, frame, kept, exact=exact)
-    return Stored(kernel, shard, frame, kept, exact=exact)
+    kind = Cached if call.options.cache is not None else Streamed if call.block else Stored
+    return kind(kernel, call.block, shard, frame, kept, exact=exact)
 
 
 def _with_number(call: Call) -> Problem:
@@ -547,8 +544,8 @@ def _solve_backward(adjoint: Any, saved: Any, solution: Tensor, wanted: list[boo
     eps_grad, grads = _backward(arguments.call(), numbers, Saved(*saved), Adjoints(*adjoint), wanted)
     none = arguments.eps.new_empty(0)  # an operator gives tensors, so one without entries stands for none
     by_name = dict(zip(_kernel_names(arguments), grads, strict=True))
-    found = [by_name.get(name) for name in _KERNEL]
-    return *(none.clone() if x is None else x for x in found), (
+    by_kernel = [by_name.get(name) for name in _KERNEL]
+    return *(none.clone() if x is None else x for x in by_kernel), (
         torch.zeros_like(arguments.eps) if eps_grad is None else eps_grad
     )
 
@@ -585,8 +582,8 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     adjoint = list(grads[: len(Vectors._fields)])
     need = dict(zip(Arguments._fields, ctx.needs_input_grad, strict=True))
     wanted = [need[name] for name in _kernel_names(arguments)]
-    found = torch.ops.gcalign.solve_backward(adjoint, list(saved), solution, wanted, *arguments)
-    by_name = dict(zip((*_KERNEL, "eps"), found, strict=True))
+    gradients = torch.ops.gcalign.solve_backward(adjoint, list(saved), solution, wanted, *arguments)
+    by_name = dict(zip((*_KERNEL, "eps"), gradients, strict=True))
     return tuple(by_name.get(name) if need[name] else None for name in Arguments._fields)
 
 

@@ -340,7 +340,7 @@ class LinearStep:
         kx, z, w, after = self.kxs[k], self.zs[k], self.ws[k], self.xs[(number + 1) % self.slots]
         if self.rows is None:
             torch.exp(self.r.expand(len(z)), out=z)
-        for first, last, block in self.operator.filled or self.operator.blocks():
+        for first, last, block in self.operator.blocks():
             kx_block, z_block, top = kx, z, self.top_rows
             if not self.one:  # views cost as much as a small product
                 kx_block, z_block = kx[first:last], z[first:last]
@@ -386,7 +386,7 @@ class LinearStep:
         x, kx, z, w = sweep.after, sweep.sums, sweep.scaling, sweep.back
         if kx is None or self.columns is not None:  # the column step has changed x
             kx = self.kxs[done % self.slots]
-            for first, last, block in operator.filled or operator.blocks():
+            for first, last, block in operator.blocks():
                 torch.mv(block, x, out=kx[first:last])
         if operator.shard is not None:
             mine = torch.zeros_like(z, dtype=torch.bool)

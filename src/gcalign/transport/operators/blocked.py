@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,15 +61,15 @@ class Blocked(ABC):
         exact: bool = False,
     ) -> None:
         self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
+        self.kept = kept if kept is not None and len(kept) else None
         self.first, self.last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])  # this rank's rows
         self.spans = [*pairwise([*range(self.first, self.last, block), self.last])] if self.last > self.first else []
         self.block = min(block, self.last - self.first)
         self.like = source.tensors[0].detach()
         info = torch.finfo(self.like.dtype)
         self._range = -math.log(info.tiny)  # 87 for float32, 708 for float64
-        # entries below e^−0.8R are set to zero: a product may lose that much times the largest factor, so its
-        # results must lie this far above
-        self._least = -0.8 * self._range + math.log(max(self.shape)) - math.log(info.eps)
+        # a product may lose that much times the largest factor, so its results must lie this far above
+        self._least = self._lost() + math.log(max(self.shape))
         self._most = 0.45 * self._range
         self.r, self.c = source.offsets
         self.bound = source.bound
@@ -78,7 +78,6 @@ class Blocked(ABC):
         if frame is None and self.bound <= min(self._range / 3, self.largest_plain):
             frame = Frame(-self.r.detach(), -self.c.detach(), plain=True)
         self.frame = frame
-        self.filled: list[Block] | None = None  # all blocks, once they are stored
 
     @property
     def tame(self) -> bool:
@@ -90,7 +89,20 @@ class Blocked(ABC):
         if self.frame is None:
             self._move(self.like.new_zeros(self.shape[0]), self.like.new_zeros(self.shape[1]))
         assert self.frame is not None
-        return self.frame, self.like.new_empty(0, 0)
+        if self.kept is None and not self.exact:
+            self._keep()
+        return self.frame, self._room() if self.kept is None else self.kept
+
+    def _keep(self) -> None:  # noqa: B027  # nothing to do where nothing is stored
+        """Store what is stored of K̂, if it is not yet."""
+
+    def _room(self) -> Tensor:
+        """Room for what is stored."""
+        return self.like.new_empty(0, 0)
+
+    def _lost(self) -> float:
+        """log of the largest entries that are set to zero, relative to the precision."""
+        return -0.8 * self._range - math.log(torch.finfo(self.like.dtype).eps)
 
     # --- blocks -----------------------------------------------------------------------------------------------
 
@@ -123,11 +135,8 @@ class Blocked(ABC):
 
     def _move(self, alpha: Tensor, beta: Tensor) -> None:
         """Change the frame; blocks are made again when they are next taken."""
-        self._release()
+        self.kept = None
         self.frame = Frame(alpha + self.unit, beta.clone())
-
-    def _release(self) -> None:  # noqa: B027  # nothing to do where nothing is stored
-        """Give back what is stored."""
 
     # --- products in log space --------------------------------------------------------------------------------
 
@@ -188,7 +197,7 @@ class Blocked(ABC):
 
     def _move_to_columns(self, b: Tensor) -> Tensor:
         """log(K eᵇ), and the frame with β = b in which each row of K̂ has a largest entry of e^unit, in one pass."""
-        self._release()
+        self.kept = None
         n = self.shape[0]
         alpha, log_kv = self.like.new_zeros(n), self.like.new_zeros(n)
 
@@ -244,8 +253,9 @@ class Blocked(ABC):
                 left = alpha - (self.frame.alpha if alpha.dim() == 1 else self.frame.alpha[:, None])
                 right = beta - (self.frame.beta if beta.dim() == 1 else self.frame.beta[:, None])
                 inside = torch.maximum(left.abs().max(), right.abs().max()) <= self._most
-                # entries of K̂ that were set to zero must stay negligible
-                if bool(inside & ((left.amax(0) + right.amax(0)).max() <= -self._least)):
+                if not self.frame.plain:  # entries of K̂ that were set to zero must stay negligible
+                    inside = inside & ((left.amax(0) + right.amax(0)).max() <= -self._least)
+                if bool(inside):
                     return left.exp_(), right.exp_()
             if attempt == 0:
                 self._move(a, b)
@@ -277,42 +287,29 @@ ELSEWHERE = 1 << 26
 class Stored(Blocked):
     """One matrix [n, m]; the first pass fills it and uses each block while it is in the cache."""
 
-    def __init__(
-        self,
-        source: Source,
-        shard: Shard | None = None,
-        frame: Frame | None = None,
-        kept: Tensor | None = None,
-        *,
-        exact: bool = False,
-    ) -> None:
+    def __init__(self, source: Source, block: int = 0, *more: Any, **options: Any) -> None:
         entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE)
-        super().__init__(source, max(1, entries // source.shape[1]), shard, frame, kept, exact=exact)
-        self._matrix = kept
-        if kept is not None and len(kept):
-            self.filled = [(i, j, kept[i - self.first : j - self.first]) for i, j in self.spans]
+        super().__init__(source, block or max(1, entries // source.shape[1]), *more, **options)
+        self._filled: list[Block] = []
 
     def blocks(self) -> Iterable[Block]:
-        return self._new_blocks(self._make) if self.filled is None else self.filled
+        if self.kept is None:
+            return self._new_blocks(self._make)
+        if not self._filled:
+            self._filled = [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
+        return self._filled
 
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
-        matrix = self.like.new_empty(self.last - self.first, self.shape[1])
-        filled = []
+        matrix, self._filled = self._room(), []
         for start, stop in self.spans:
             rows = matrix[start - self.first : stop - self.first]
             fill(start, stop, rows)
-            filled.append((start, stop, rows))
             yield start, stop, rows
-        self._matrix, self.filled = matrix, filled
+        self.kept = matrix
 
-    def saved(self) -> tuple[Frame, Tensor]:
-        frame, _ = super().saved()
-        if self.filled is None and not self.exact:
-            for _ in self.blocks():  # which fills the matrix
-                pass
-        if self._matrix is None:  # an exact operator makes no use of it
-            return frame, self.like.new_empty(self.last - self.first, self.shape[1])
-        return frame, self._matrix
+    def _keep(self) -> None:
+        for _ in self._new_blocks(self._make):
+            pass
 
-    def _release(self) -> None:
-        self._matrix = self.filled = None
+    def _room(self) -> Tensor:
+        return self.like.new_empty(self.last - self.first, self.shape[1])

@@ -10,9 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcalign.transport.operators.blocked import Block, Blocked, Frame
-from gcalign.transport.operators.sharded import Shard
-from gcalign.transport.operators.sources import Source
+from gcalign.transport.operators.blocked import Block, Blocked
 
 _HALF = 10.5  # e^±10.5 is in the range of float16
 
@@ -43,22 +41,8 @@ class Cached(Blocked):
     largest_plain: ClassVar[float] = _HALF
     unit: ClassVar[float] = 14 * math.log(2)
 
-    def __init__(
-        self,
-        source: Source,
-        block: int,
-        shard: Shard | None = None,
-        frame: Frame | None = None,
-        kept: Tensor | None = None,
-        *,
-        exact: bool = False,
-    ) -> None:
-        super().__init__(source, block, shard, frame, kept, exact=exact)
-        self._least = math.log(max(self.shape)) + math.log(6e-8) + math.log(1e4)
-        self._copy = kept if kept is not None and len(kept) else None
-
     def blocks(self) -> Iterable[Block]:
-        return self._new_blocks(self._make) if self._copy is None else self._copied(self._copy)
+        return self._new_blocks(self._make) if self.kept is None else self._copied(self.kept)
 
     def _copied(self, copy: Tensor) -> Iterator[Block]:
         scratch = self.like.new_empty(self.block, self.shape[1])
@@ -67,30 +51,25 @@ class Cached(Blocked):
 
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
         scratch = self.like.new_empty(self.block, self.shape[1])
-        copy = _room(self.last - self.first, self.shape[1], self.like.device)
+        copy = self._room()
         for start, stop in self.spans:
             rows, half = scratch[: stop - start], copy[start - self.first : stop - self.first]
             fill(start, stop, rows)
             yield start, stop, rows.copy_(half.copy_(rows))
-        self._copy = copy
+        self.kept = copy
 
-    def saved(self) -> tuple[Frame, Tensor]:
-        frame, _ = super().saved()
-        if self._copy is None and not self.exact:
-            for _ in self.blocks():  # which makes the copy
-                pass
-        if self._copy is None:  # an exact operator makes no use of it
-            return frame, self.like.new_empty(self.last - self.first, self.shape[1], dtype=torch.float16)
-        return frame, self._copy
+    def _keep(self) -> None:
+        for _ in self._new_blocks(self._make):
+            pass
 
-    def _release(self) -> None:
-        self._copy = None
+    def _lost(self) -> float:
+        return math.log(6e-8) - math.log(1e-4)
 
-
-def _room(n: int, m: int, device: torch.device) -> Tensor:  # [n, m] float16
-    """In large pages where the system has them: gigabytes of small ones cost more time to get than to fill."""
-    if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(n, m, dtype=torch.float16, device=device)
-    memory = mmap.mmap(-1, 2 * n * m)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.float16).view(n, m)
+    def _room(self) -> Tensor:
+        """In large pages where the system has them: gigabytes of small ones cost more time to get than to fill."""
+        n, m, device = self.last - self.first, self.shape[1], self.like.device
+        if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+            return torch.empty(n, m, dtype=torch.float16, device=device)
+        memory = mmap.mmap(-1, 2 * n * m)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=torch.float16).view(n, m)
