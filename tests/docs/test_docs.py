@@ -270,6 +270,11 @@ def test_the_pages_of_studies_are_what_their_files_and_results_give_now():
         assert (DOCS / name).read_text(encoding="utf-8") == page, f"{name}: run: make pages"
 
 
+def test_no_page_is_long():
+    words = {page: len((DOCS / f"{page}.md").read_text(encoding="utf-8").split()) for page in PAGES}
+    assert {page: count for page, count in words.items() if count > 2000} == {}
+
+
 def test_the_picture_of_the_modules_has_every_import_or_implies_it():
     made = script("generate")
     graph = made.imports()
