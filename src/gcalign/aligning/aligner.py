@@ -21,10 +21,10 @@ from gcalign.aligning.heads import SideHead
 from gcalign.aligning.inputs import Items
 from gcalign.aligning.report import AlignmentReport
 from gcalign.aligning.retrieval import nearest, ranks
-from gcalign.aligning.training import Heads, Settings
+from gcalign.aligning.training import TRAINED, Heads, Settings
 from gcalign.errors import count, did_you_mean, one_of, positive
 
-METHODS = ("auto", *CLOSED, "infonce", "plan")
+METHODS = ("auto", *CLOSED, "matching", *TRAINED)
 HIDDEN = {"linear": 0, "mlp": 256}
 ABOUT, WEIGHTS = "aligner.json", "aligner.safetensors"  # files of a saved aligner
 
@@ -32,10 +32,12 @@ ABOUT, WEIGHTS = "aligner.json", "aligner.safetensors"  # files of a saved align
 def align(a: Any, b: Any, pairs: Any = None, **options: Any) -> Aligner:
     """Map two frozen embedding spaces into one, from a few pairs and any number of items without a partner.
 
-    Heads are trained by InfoNCE both ways on the pairs, and on unpaired items by KL(P_teacher ‖ P): the target P_tgt of
-    Eq. 8 (eq:mainobj) is the transport plan of a teacher, which is a regularised CCA of the pairs (SOTAlign,
-    arXiv:2602.23353). What is not given is chosen by cross-validation over the pairs. Wrong pairs are found by an audit
-    of embeddings that never saw them, and weigh less.
+    A regularised CCA of the pairs embeds the unpaired items of both sides; a transport plan between them gives each a
+    partner; those that are each other's best join the pairs for the next CCA. Heads that are trained start from there:
+    InfoNCE both ways on the pairs, and KL(P_teacher ‖ P) on unpaired items, where the target P_tgt of Eq. 8
+    (eq:mainobj) is the plan of the closed form (SOTAlign, arXiv:2602.23353). What is not given is chosen by
+    cross-validation over the pairs. Wrong pairs are found by an audit of embeddings that never saw them; they weigh
+    less.
 
     Args:
         a: embeddings of the first side [n, D₁]: a tensor, an array, or a memory-mapped array, which stays on disk.
@@ -74,8 +76,9 @@ class Aligner:
     and `score(X, y)` is the share of rows whose partner is nearest, so it works in pipelines and in `GridSearchCV`.
 
     Args:
-        method: "plan" (InfoNCE and the plan of a teacher), "infonce", a closed form ("cca", "procrustes", "ridge"), or
-            "auto": the best of "plan" and the closed forms.
+        method: "matching" (a CCA of the pairs and of the matches in a plan between unpaired items), "plan" (InfoNCE and
+            the plan of a teacher), "infonce", a closed form ("cca", "procrustes", "ridge"), or "auto": the best of
+            them in cross-validation.
         dim: size of the common space.
         head: "linear" or "mlp"; None: linear, unless the budget allows to try both.
         eps: ε of InfoNCE and of the plan.
@@ -86,6 +89,7 @@ class Aligner:
         steps: of training.
         budget: how many heads the search may train; 0 takes the defaults.
         audit: whether wrong pairs are looked for.
+        evaluate: whether retrieval and the learning curve are measured, which costs as much as the search.
         seed: of folds, pools and training.
         progress: show a progress bar.
 
@@ -113,14 +117,15 @@ class Aligner:
         relax: float = math.inf,
         renew: int | None = None,
         steps: int = 100,
-        budget: int = 6,
+        budget: int = 3,
         audit: bool = True,
+        evaluate: bool = True,
         seed: int = 0,
         progress: bool = False,
     ) -> None:
         self.method, self.dim, self.head, self.eps, self.weight = method, dim, head, eps, weight
         self.ridge, self.relax, self.renew, self.steps, self.budget = ridge, relax, renew, steps, budget
-        self.audit, self.seed, self.progress = audit, seed, progress
+        self.audit, self.evaluate, self.seed, self.progress = audit, evaluate, seed, progress
 
     def fit(self, a: Any, b: Any, pairs: Any = None) -> Aligner:
         """Fit the heads; see `gcalign.align`."""
@@ -130,8 +135,9 @@ class Aligner:
             b,
             pairs,
             given,
-            budget=count("budget", self.budget, "how many heads the search may train; 6 is usual", least=0),
+            budget=count("budget", self.budget, "how many heads the search may train; 3 is usual", least=0),
             audited=bool(self.audit),
+            evaluated=bool(self.evaluate),
             seed=count("seed", self.seed, "0 is usual", least=0),
             progress=self.progress,
         )

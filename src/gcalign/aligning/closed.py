@@ -21,16 +21,16 @@ class Moments:
     xx: Tensor  # [D₁, D₁]
     yy: Tensor  # [D₂, D₂]
     xy: Tensor  # [D₁, D₂], of the pairs
+    variances: tuple[float, float]  # mean variance of a number of each side, by which a ridge is measured
 
     @staticmethod
-    def of(x: Tensor, y: Tensor, weights: Tensor) -> Moments:
-        """Of pairs (x_i, y_i) with weights [P]."""
+    def of(x: Tensor, y: Tensor, weights: Tensor, dims: tuple[int, int] | None = None) -> Moments:
+        """Of pairs (x_i, y_i) with weights [P]; `dims` are those of the spaces if rows are coordinates in a part."""
         w = (weights / weights.sum())[:, None].to(x.dtype)
         x, y = x - (w * x).sum(0), y - (w * y).sum(0)
-        return Moments(x.T @ (w * x), y.T @ (w * y), x.T @ (w * y))
-
-    def double(self) -> Moments:
-        return Moments(self.xx.double(), self.yy.double(), self.xy.double())
+        xx, yy, xy = x.T @ (w * x), y.T @ (w * y), x.T @ (w * y)
+        left, right = dims or xy.shape
+        return Moments(xx, yy, xy, (float(xx.trace()) / left, float(yy.trace()) / right))
 
 
 Maps = tuple[Tensor, Tensor]  # [D₁, k], [D₂, k]
@@ -42,7 +42,8 @@ def cca(moments: Moments, ridge: float, dim: int) -> Maps:
     With C_ρ = C + ρ·mean(diag C)·I, the maps are C_xx,ρ^{-1/2} U S^{1/2} and C_yy,ρ^{-1/2} V S^{1/2}, where U S Vᵀ is
     the singular value decomposition of C_xx,ρ^{-1/2} C_xy C_yy,ρ^{-1/2}.
     """
-    left, right = _inverse_root(moments.xx, ridge), _inverse_root(moments.yy, ridge)
+    levels = [ridge * variance for variance in moments.variances]
+    left, right = _inverse_root(moments.xx, levels[0]), _inverse_root(moments.yy, levels[1])
     u, s, v = _leading(left @ moments.xy @ right, dim)
     return left @ u * s.sqrt(), right @ v * s.sqrt()
 
@@ -57,7 +58,7 @@ def ridge_regression(moments: Moments, ridge: float, dim: int) -> Maps:
     """The first side predicts the leading principal components of the second."""
     values, vectors = torch.linalg.eigh(moments.yy)
     onto = vectors[:, values.argsort(descending=True)[:dim]]
-    inverse = torch.linalg.inv(_regularised(moments.xx, ridge))
+    inverse = torch.linalg.inv(_regularised(moments.xx, ridge * moments.variances[0]))
     return inverse @ moments.xy @ onto, onto
 
 
@@ -68,20 +69,33 @@ CLOSED: dict[str, Callable[[Moments, float, int], Maps]] = {
 }
 
 
-def closed_form(name: str, moments: Moments, ridge: float, dim: int) -> Maps:
-    """The maps of a closed form by its name, computed in float64."""
+def closed_form(name: str, x: Tensor, y: Tensor, weights: Tensor, ridge: float, dim: int) -> Maps:
+    """The maps of a closed form by its name, from pairs (x_i, y_i), computed in float64.
+
+    With fewer pairs than numbers, rows are replaced by their coordinates in the space that they span, which changes
+    nothing and costs less.
+    """
     form = CLOSED[one_of("teacher", name, CLOSED)]
-    a, b = form(moments.double(), ridge, min(dim, *moments.xy.shape))
-    return a.to(moments.xy.dtype), b.to(moments.xy.dtype)
+    x64, y64 = x.double(), y.double()
+    bases = _basis(x64), _basis(y64)
+    moments = Moments.of(x64 @ bases[0], y64 @ bases[1], weights.double(), (x.shape[1], y.shape[1]))
+    a, b = form(moments, ridge, min(dim, *moments.xy.shape))
+    return (bases[0] @ a).to(x.dtype), (bases[1] @ b).to(x.dtype)
 
 
-def _regularised(c: Tensor, ridge: float) -> Tensor:
-    level = c.diagonal().mean().clamp(min=torch.finfo(c.dtype).tiny)
-    return c + ridge * level * torch.eye(len(c), dtype=c.dtype, device=c.device)
+def _basis(x: Tensor) -> Tensor:  # [D, k], orthonormal
+    """Of a space that has all rows of x."""
+    n, d = x.shape
+    return torch.linalg.qr(x.T)[0] if n < d else torch.eye(d, dtype=x.dtype, device=x.device)
 
 
-def _inverse_root(c: Tensor, ridge: float) -> Tensor:
-    values, vectors = torch.linalg.eigh(_regularised(c, ridge))
+def _regularised(c: Tensor, level: float) -> Tensor:
+    level = max(level, torch.finfo(c.dtype).tiny)
+    return c + level * torch.eye(len(c), dtype=c.dtype, device=c.device)
+
+
+def _inverse_root(c: Tensor, level: float) -> Tensor:
+    values, vectors = torch.linalg.eigh(_regularised(c, level))
     return vectors * values.clamp(min=values.max() * 1e-12).rsqrt() @ vectors.T
 
 

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from gcalign.aligning.doubts import LEAST_AUDITED, probabilities, weights_of
-from gcalign.aligning.inputs import Items, checked_pairs, folds_of, groups_of
+from gcalign.aligning.inputs import Items, checked_pairs, folds_of, groups_of, kept_together
 from gcalign.aligning.report import AlignmentReport
 from gcalign.aligning.retrieval import Recall, recall
 from gcalign.aligning.search import DISTRACTORS, FOLDS, Choice, CrossValidation, Tick, held_out_ranks
@@ -84,16 +84,26 @@ class FitResult:
 
 
 def fitted(
-    a: Any, b: Any, pairs: Any, given: Mapping[str, Any], *, budget: int, audited: bool, seed: int, progress: bool
+    a: Any,
+    b: Any,
+    pairs: Any,
+    given: Mapping[str, Any],
+    *,
+    budget: int,
+    audited: bool,
+    evaluated: bool,
+    seed: int,
+    progress: bool,
 ) -> FitResult:
     """Search settings on a part of the pairs, measure them on the rest, and fit heads to all pairs."""
     generator = torch.Generator().manual_seed(seed)
     inputs = Inputs.of(a, b, pairs, generator)
     examples, n = inputs.examples, len(inputs.pairs)
     held_folds = max(HELD_SHARE, -(-n // MOST_HELD))
-    held = folds_of(examples.group, held_folds, generator) == 0
+    together = kept_together(inputs.pairs, examples.group)
+    held = folds_of(together, held_folds, generator) == 0
     seen, test = (~held).nonzero().flatten(), held.nonzero().flatten()
-    folds = folds_of(examples.group[seen], FOLDS, generator)
+    folds = folds_of(together[seen], FOLDS, generator)
     bar = Progress(console=Console(stderr=True), transient=True, disable=not progress)
     with bar:
         task = bar.add_task("search", total=None)
@@ -108,7 +118,8 @@ def fitted(
         choice = CrossValidation(training, folds, given, seed, tick).run(budget, audited=audited)
         training = replace(training, weights=choice.weights)
         under("measure")
-        retrieval, curve = _measured(examples, training, test, choice, seed, tick)
+        measured = _measured(examples, training, test, choice, seed, tick) if evaluated else ({}, [])
+        retrieval, curve = measured
         under("fit")
         wrong = _doubted(examples, training, seen, test, choice, seed) if audited else torch.zeros(n)
         weighted = bool((choice.weights < 1).any())

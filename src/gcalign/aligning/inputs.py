@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 LEAST_PAIRS = 5
+SHARED = 3  # pairs of a group, in the mean, from which their items count as classes
 CHECKED = 1 << 22  # numbers that are read together
 GATHERED = 1 << 10  # single rows of a mapped file: each brings its neighbours into memory
 
@@ -143,6 +144,18 @@ def groups_of(pairs: Tensor) -> Tensor:  # [P]
     for i, j in pairs.tolist():
         parent[root(i)] = root(offset + j)
     return torch.unique(torch.tensor([root(i) for i in pairs[:, 0].tolist()]), return_inverse=True)[1]
+
+
+def kept_together(pairs: Tensor, group: Tensor) -> Tensor:  # [P]
+    """A number that pairs share if they must be in one fold: no item is seen in training and sought in a test.
+
+    Where many pairs share the items of one side, such as the captions of a few classes, whole groups would leave a fold
+    without its classes. There, the items of the other side are kept together.
+    """
+    if len(group.unique()) >= len(pairs) / SHARED:
+        return group
+    sides = [torch.unique(pairs[:, k], return_inverse=True)[1] for k in (0, 1)]
+    return max(sides, key=lambda side: int(side.max()))
 
 
 def folds_of(group: Tensor, number: int, generator: torch.Generator) -> Tensor:  # [P]

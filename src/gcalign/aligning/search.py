@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gcalign.aligning.closed import CLOSED
 from gcalign.aligning.doubts import probabilities, weights_of
 from gcalign.aligning.retrieval import both_ways, score
-from gcalign.aligning.training import Examples, Heads, Settings, fit
+from gcalign.aligning.training import TRAINED, Examples, Heads, Settings, fit
 
 FOLDS = 3
 DISTRACTORS = 1000  # unpaired items of each side among which partners are sought
 RIDGES = (0.1, 0.3, 1.0, 3.0)
+MATCHED = (0.3, 1.0, 3.0)  # weights of the matches
+BRIEF_ROUNDS, BRIEF_POOL = 2, 2000  # of matching during the search: enough to tell settings apart
 # changes of the default that are tried for heads, the most promising first; a budget ends the list
 TRIED: tuple[Mapping[str, Any], ...] = (
+    {"method": "infonce", "eps": 0.05},
     {},
     {"eps": 0.05},
     {"weight": 3.0},
     {"hidden": 256},
-    {"eps": 0.2},
     {"renew": 0},
 )
 Tick = Callable[[], None]
@@ -69,6 +70,12 @@ class Choice:
     fits: int = 0  # heads that were trained
 
 
+def _brief(settings: Settings) -> Settings:
+    """The same with fewer steps and rounds."""
+    brief = {"steps": max(1, settings.steps // 2), "rounds": min(settings.rounds, BRIEF_ROUNDS)}
+    return replace(settings, **brief, pool=min(settings.pool, BRIEF_POOL))
+
+
 @dataclass
 class CrossValidation:
     """Cross-validation of one set of pairs. Scores are mean reciprocal ranks of pairs that are probably right."""
@@ -80,32 +87,67 @@ class CrossValidation:
     tick: Tick = lambda: None
 
     def run(self, budget: int, *, audited: bool) -> Choice:
-        """The best settings; at most `budget` heads are trained."""
+        """The best settings; at most `budget` heads are trained, beside closed forms."""
         base, wrong, weights = self._teacher(Settings(**self.given), audited=audited)
-        examples, right, number = replace(self.examples, weights=weights), weights_of(wrong), len(self.folds.unique())
-        candidates = self._candidates(base, budget // number)
-        scores = {}
-        for name, settings in candidates.items():
-            shorter = replace(settings, steps=max(1, settings.steps // 2))  # enough to tell settings apart
-            scores[name] = score(crossfit(examples, self.folds, shorter, self.seed, self.tick).ranks, right)
-        best = max(scores, key=scores.__getitem__, default=None)
-        fits = number * sum(each.method not in CLOSED for each in candidates.values())
-        return Choice(base if best is None else candidates[best], wrong, weights, scores, fits)
+        examples, right = replace(self.examples, weights=weights), weights_of(wrong)
+        scores: dict[str, float] = {}
+        results: dict[str, tuple[Settings, CrossFit]] = {}
 
-    def _candidates(self, base: Settings, affordable: int) -> dict[str, Settings]:
-        """Settings to compare, by what they are called: none if no heads may be trained, which takes the default."""
-        if not affordable:
+        def compare(candidates: Mapping[str, Settings]) -> Settings:
+            for name, settings in candidates.items():
+                result = crossfit(examples, self.folds, _brief(settings), self.seed, self.tick)
+                scores[name], results[name] = score(result.ranks, right), (settings, result)
+            return results[max(scores, key=scores.__getitem__)][0] if scores else base
+
+        best = compare(self._closed(base, budget))
+        number = len(self.folds.unique())
+        heads = self._heads(best, budget // number)
+        best = compare(heads)
+        if audited and scores:  # what was chosen tells wrong pairs better than the closed form that began
+            wrong, weights = self._doubts_again(best, results[max(scores, key=scores.__getitem__)][1], wrong, weights)
+        return Choice(best, wrong, weights, scores, number * len(heads))
+
+    def _closed(self, base: Settings, budget: int) -> dict[str, Settings]:
+        """Settings without training, by what they are called; none if nothing is to be compared."""
+        if base.method in TRAINED or not budget:
             return {}
         result = {}
-        for name in [base.method] if "method" in self.given else [*CLOSED, "plan"]:
+        for name in [base.method] if "method" in self.given else ["cca", "procrustes", "ridge", "matching"]:
             changes: list[dict[str, Any]] = [{}]  # the ridge of CCA is known
             if name == "ridge":
                 changes = [{"ridge": ridge} for ridge in RIDGES]
-            for change in changes if name in CLOSED else TRIED[:affordable]:
-                free = {key: value for key, value in change.items() if key not in self.given}
-                words = ", ".join([name, *(f"{key} {value:g}" for key, value in free.items())])
-                result[words] = replace(base, method=name, **free)
+            if name == "matching":
+                changes = [{"matched": weight} for weight in MATCHED]
+            result |= self._named(replace(base, method=name), changes)
         return result
+
+    def _heads(self, best: Settings, affordable: int) -> dict[str, Settings]:
+        """Settings with training: they start from the best closed form, which teaches them."""
+        if "method" in self.given and best.method not in TRAINED:
+            return {}
+        teacher = best.closed if best.closed in ("cca", "matching") else "cca"
+        method = best.method if "method" in self.given else "plan"
+        return self._named(replace(best, method=method, teacher=teacher), TRIED[:affordable])
+
+    def _named(self, base: Settings, changes: Iterable[Mapping[str, Any]]) -> dict[str, Settings]:
+        """The settings with each change that is not given, by name."""
+        result = {}
+        for change in changes:
+            free = {key: value for key, value in change.items() if key not in self.given}
+            settings = replace(base, **free)
+            words = [f"{key} {value:g}" for key, value in free.items() if key != "method"]
+            result[", ".join([settings.method, *words])] = settings
+        return result
+
+    def _doubts_again(self, best: Settings, result: CrossFit, wrong: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Which pairs look wrong by embeddings of the chosen kind, and whether weights against them help there."""
+        again = probabilities(result.za, result.zb, self.folds, self.seed)
+        if best.method in TRAINED or not again.any():
+            return (again if again.any() else wrong), weights
+        right = weights_of(again)
+        examples = replace(self.examples, weights=right)
+        weighted = crossfit(examples, self.folds, _brief(best), self.seed)
+        return again, right if score(weighted.ranks, right) > score(result.ranks, right) else weights
 
     def _teacher(self, start: Settings, *, audited: bool) -> tuple[Settings, Tensor, Tensor]:
         """The ridge of the closed form that teaches, which pairs look wrong, and whether weights against them help."""
@@ -128,6 +170,11 @@ class CrossValidation:
         results = []
         for ridge in (start.ridge,) if "ridge" in self.given else RIDGES:
             settings = replace(start, ridge=ridge)
-            result = crossfit(examples, self.folds, replace(settings, method=start.closed), self.seed)
+            result = crossfit(
+                examples,
+                self.folds,
+                replace(settings, method="cca" if start.closed == "matching" else start.closed),
+                self.seed,
+            )
             results.append((settings, result, score(result.ranks, right)))
         return max(results, key=lambda each: each[2])

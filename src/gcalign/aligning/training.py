@@ -1,4 +1,4 @@
-"""Heads from pairs and unpaired items: in closed form, by InfoNCE, or by InfoNCE and the plan of a teacher."""
+"""Heads from pairs and unpaired items: in closed form, by matches, by InfoNCE, or by it and the plan of a teacher."""
 
 from __future__ import annotations
 
@@ -10,41 +10,48 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcalign.aligning.closed import CLOSED, Moments, closed_form
+from gcalign.aligning.closed import Maps, closed_form
 from gcalign.aligning.heads import SideHead
+from gcalign.aligning.matching import matched_form
 from gcalign.alignment import Alignment
 from gcalign.constraints import Columns, Rows
-from gcalign.divergences import KL
+from gcalign.divergences import KL, Robust
 from gcalign.kernels import Cosine
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Teacher
 
 Heads = tuple[SideHead, SideHead]
+TRAINED = ("infonce", "plan")  # methods with steps
 PLAN_ITERATIONS, PLAN_TOL = 50, 1e-3  # of the plans of a batch; more change the heads by nothing that can be measured
+RINCE_LAM = 0.01  # the weight of negatives, as published
 
 
 @dataclass(frozen=True)
 class Settings:
     """How heads are made. The search of `align` chooses what is not given."""
 
-    method: str = "plan"  # "cca", "procrustes", "ridge", "infonce", or "plan": InfoNCE and the plan of a teacher
-    teacher: str = "cca"
-    ridge: float = 1.0  # of the closed form that starts the heads and teaches
+    method: str = "matching"  # a closed form, "matching", "infonce", or "plan": InfoNCE and the plan of a teacher
+    teacher: str = "cca"  # of the heads that are trained: they start from it
+    ridge: float = 1.0  # of the closed form
+    matched: float = 1.0  # weight of all matches between the pools, where that of all pairs is 1
+    rounds: int = 4  # how often the pools are matched
+    pool: int = 8000  # items of each pool that are matched
     dim: int = 256
     hidden: int = 0  # width of a hidden layer; 0: linear heads
     eps: float = 0.1  # of InfoNCE and of the student's plan
     sharpen: float = 5.0  # ε / the ε of the teacher's plan
     weight: float = 1.0  # of the loss on unpaired items
+    q: float = 0.0  # of RINCE in place of InfoNCE on the pairs; 0 is InfoNCE
     relax: float = math.inf  # λ of the marginals of the student's plan
     renew: int = 1  # how often the student becomes the teacher
     steps: int = 100
-    batch: int = 512
+    batch: int = 256
     lr: float = 3e-3
 
     @property
     def closed(self) -> str:
         """The closed form that these heads are, or start from."""
-        return self.method if self.method in CLOSED else self.teacher
+        return self.teacher if self.method in TRAINED else self.method
 
 
 @dataclass(frozen=True)
@@ -74,17 +81,26 @@ class Examples:
 def fit(examples: Examples, settings: Settings, seed: int, tick: Callable[[], None] = lambda: None) -> Heads:
     """Heads of both sides, made as the settings say. `tick` is called after each step."""
     generator = torch.Generator().manual_seed(seed)
-    moments = Moments.of(examples.x, examples.y, examples.weights)
-    maps = closed_form(settings.closed, moments, settings.ridge, settings.dim)
+    trained = settings.method in TRAINED
     starts = [
         (mean, m / ((x - mean) @ m).norm(dim=1).mean())  # of length about 1, so that one learning rate fits all
-        for mean, m, x in zip(examples.means(), maps, (examples.x, examples.y), strict=True)
+        for mean, m, x in zip(examples.means(), _maps(examples, settings), (examples.x, examples.y), strict=True)
     ]
-    hidden = 0 if settings.method in CLOSED else settings.hidden
-    a, b = (SideHead(mean, start, hidden, generator) for mean, start in starts)
-    if settings.method not in CLOSED:
+    a, b = (SideHead(mean, start, settings.hidden if trained else 0, generator) for mean, start in starts)
+    if trained:
         _train((a, b), examples, settings, generator, tick)
     return a.eval().requires_grad_(False), b.eval().requires_grad_(False)
+
+
+def _maps(examples: Examples, settings: Settings) -> Maps:
+    """The linear maps that these heads are, or start from."""
+    pairs, pools = (examples.x, examples.y), (examples.pool_a[: settings.pool], examples.pool_b[: settings.pool])
+    if settings.closed != "matching":
+        return closed_form(settings.closed, *pairs, examples.weights, settings.ridge, settings.dim)
+    x, y, p, q = (z - mean for z, mean in zip((*pairs, *pools), 2 * examples.means(), strict=True))
+    return matched_form(
+        "cca", (x, y, examples.weights), (p, q), settings.matched, settings.rounds, settings.ridge, settings.dim
+    )
 
 
 def _train(
@@ -92,7 +108,8 @@ def _train(
 ) -> None:
     """Minimise InfoNCE both ways on pairs + weight · KL(the teacher's plan ‖ the plan) on items of the pools."""
     a, b = heads
-    on_pairs = Symmetric(Alignment(Cosine(settings.eps), (Rows(),), KL()))
+    divergence = Robust(settings.q, RINCE_LAM, "score") if settings.q > 0 else KL()
+    on_pairs = Symmetric(Alignment(Cosine(settings.eps), (Rows(),), divergence))
     on_pools = plan_loss(settings)
     teacher = (copy.deepcopy(a), copy.deepcopy(b))
     parameters = [*a.parameters(), *b.parameters()]

@@ -19,9 +19,9 @@ def declare(parser: Parser) -> Run:
     rows = "pairs: a .csv with two columns, a row of A and a row of B, counted from 0; or .npy [P, 2]"
     add("--pairs", metavar="PATH", help=f"{rows} (default: row i with row i)")
     add("-o", "--output", required=True, metavar="DIR", help="the folder to write, which must be new")
-    add("--method", default="auto", help=f"auto, plan, infonce, cca, procrustes or ridge {default}")
+    add("--method", default="auto", help=f"auto, matching, plan, infonce, cca, procrustes or ridge {default}")
     add("--dim", type=int, default=256, metavar="N", help=f"size of the common space {default}")
-    add("--budget", type=int, default=6, metavar="N", help=f"number of heads that the search may train {default}")
+    add("--budget", type=int, default=3, metavar="N", help=f"number of heads that the search may train {default}")
     relaxed = "how strictly the plan gives every item a partner; use 1 if many have none (default: strictly)"
     add("--relax", type=float, default=math.inf, metavar="λ", help=relaxed)
     add("--no-audit", action="store_true", help="do not look for wrong pairs")
