@@ -13,9 +13,11 @@ import torch
 from torch.nn.functional import normalize
 
 import gcalign
-from gcalign.aligning.closed import Moments, cca, procrustes, ridge_regression
+from gcalign.aligning import matching
+from gcalign.aligning.closed import CLOSED, Moments, cca, closed_form, procrustes, ridge_regression
 from gcalign.aligning.doubts import probabilities
-from gcalign.aligning.inputs import Items, folds_of, groups_of
+from gcalign.aligning.inputs import Items, folds_of, groups_of, kept_together
+from gcalign.aligning.matching import EPS, Matches
 from gcalign.aligning.report import slope
 from gcalign.aligning.retrieval import both_ways, nearest, ranks, recall, wilson
 from gcalign.aligning.search import crossfit
@@ -83,6 +85,65 @@ def test_a_pair_of_weight_two_is_that_pair_twice():
     weighted = Moments.of(x, y, torch.ones(30) + (torch.arange(30) < 5))
     torch.testing.assert_close(weighted.xy, twice.xy)
     torch.testing.assert_close(weighted.xx, twice.xx)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_with_fewer_pairs_than_numbers_a_closed_form_is_the_same(name):
+    """In the space that the pairs span, and in the whole space."""
+    x, y = (z.double() for z in spaces(12))
+    w = torch.ones(12).double()
+    here, there = closed_form(name, x, y, w, 0.5, 6), CLOSED[name](Moments.of(x, y, w), 0.5, 6)
+    torch.testing.assert_close(x @ here[0] @ here[1].T @ y.T, x @ there[0] @ there[1].T @ y.T)
+
+
+# --- matches of unpaired items --------------------------------------------------------------------------------------
+
+
+def test_matches_are_each_others_best_in_the_plan(monkeypatch):
+    """Against plain Sinkhorn iterations and a loop over all items."""
+    g = torch.Generator().manual_seed(0)
+    zb = normalize(torch.randn(14, 3, generator=g, dtype=torch.float64), dim=1)
+    za = normalize(zb[:9].roll(2, 0) + 0.3 * torch.randn(9, 3, generator=g, dtype=torch.float64), dim=1)
+    monkeypatch.setattr(matching, "ITERATIONS", 5000)
+    monkeypatch.setattr(matching, "TOL", 1e-9)
+    k = (za @ zb.T / EPS).exp()
+    v = torch.ones(14, dtype=torch.float64)
+    for _ in range(20_000):
+        u = 1 / (k @ v)
+        v = 9 / 14 / (k.T @ u)
+    plan = u[:, None] * k * v
+    best = [(i, int(plan[i].argmax())) for i in range(9)]
+    expected = [(i, j) for i, j in best if int(plan[:, j].argmax()) == i]
+    found = Matches.of(za, zb)
+    assert len(expected) > 3
+    assert expected == list(zip(found.i.tolist(), found.j.tolist(), strict=True))
+
+
+def test_matches_lift_the_cca_where_the_pools_have_partners():
+    a, b = spaces(900, shared=16, dims=(48, 40), noise=2.0)
+    data, held = examples(a, b, 40), slice(600, 900)
+    scores = {}
+    for method in ("cca", "matching"):
+        heads = fit(data, Settings(method=method, dim=24, matched=3.0), 0)
+        za, zb = heads[0](normalize(a[held], dim=1)), heads[1](normalize(b[held], dim=1))
+        scores[method] = float((both_ways(za, zb, torch.arange(300), (za[:0], zb[:0])) < 1).double().mean())
+    assert scores["matching"] > scores["cca"] + 0.05
+
+
+def test_without_a_pool_matching_is_the_closed_form():
+    data = examples(*spaces(60), 60)
+    here, there = (fit(data, Settings(method=method, dim=8), 0) for method in ("matching", "cca"))
+    torch.testing.assert_close(here[0](data.x), there[0](data.x), atol=1e-5, rtol=1e-5)
+
+
+def test_items_that_are_classes_do_not_hold_whole_classes_out():
+    pairs = torch.stack((torch.arange(60), torch.arange(60) % 4), 1)
+    together = kept_together(pairs, groups_of(pairs))
+    assert len(together.unique()) == 60
+    captions, images = torch.randn(4, 12), torch.randn(60, 16)
+    images = images + 3 * captions[pairs[:, 1]] @ torch.randn(12, 16)
+    aligner = gcalign.align(images, captions, pairs, **FAST)
+    assert (aligner.match(images, captions)[0][:, 0] == pairs[:, 1]).float().mean() > 0.8
 
 
 # --- retrieval ------------------------------------------------------------------------------------------------------
@@ -223,6 +284,14 @@ def test_partners_are_found(fitted):
     assert (near[:, 0] >= near[:, 1]).all()
 
 
+def test_without_evaluation_the_heads_are_the_same_and_nothing_is_measured():
+    a, b = spaces()
+    brief, whole = (gcalign.align(a, b, first(60), **FAST, evaluate=evaluate) for evaluate in (False, True))
+    assert torch.equal(brief.embed_a(a), whole.embed_a(a))
+    assert not brief.report.retrieval
+    assert "too few" not in str(brief.report)
+
+
 def test_the_report_says_how_good_it_is_and_what_more_pairs_would_give(fitted):
     report = fitted[0].report
     assert list(report.retrieval) == ["aligner", "cca", "procrustes", "infonce"]
@@ -342,6 +411,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         (lambda a, b, p: (a, b, p[:3]), "3 different pairs; heads cannot be fitted to fewer than 5"),
         (lambda a, b, p: (a[0], b, p), r"must be \[n, D\]"),
         (lambda a, b, p: (a, b, (p[:, 0], p[:5, 1])), "columns of 60 and 5 rows"),
+        (lambda a, b, p: (a, b.index_fill(0, torch.tensor([9]), torch.inf), p), r"b\[9\] has values that are not"),
     ],
 )
 def test_what_is_wrong_is_said_with_value_rule_and_remedy(change, message):

@@ -47,6 +47,8 @@ class AlignmentReport:
     @property
     def more_pairs(self) -> str:
         """What more pairs would give, from a line through the learning curve over log₂ of the number of pairs."""
+        if not self.curve:
+            return "Retrieval was not measured."
         if len(self.curve) < 2:
             return "There are too few pairs for a learning curve."
         gain = slope(self.curve) * math.log2((self.pairs + MORE) / self.pairs)
