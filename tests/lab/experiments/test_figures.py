@@ -46,9 +46,9 @@ def aligned():
     return [
         record(name, 0.2 + 0.05 * k + 0.001 * n**0.5 + 0.01 * s, s, method=m, data=d, pairs=n, wrong=w, pools=pools)
         for k, m in enumerate(align.LOOKS)
-        for d in ("nl", "de")
+        for d in ("nl", "de", "emoji")
         for n in (100, 300)
-        for w, pools in ((0.0, "shared"), (0.3, "shared"), (0.0, "apart"))
+        for w, pools in (("none", "shared"), ("exchanged", "shared"), ("near", "shared"), ("none", "apart"))
         for s in SEEDS
         for name in ("R@1", "R@10")
     ]
