@@ -72,8 +72,8 @@ class Choice:
 
 def _brief(settings: Settings) -> Settings:
     """The same with fewer steps and rounds."""
-    brief = {"steps": max(1, settings.steps // 2), "rounds": min(settings.rounds, BRIEF_ROUNDS)}
-    return replace(settings, **brief, pool=min(settings.pool, BRIEF_POOL))
+    steps, rounds = max(1, settings.steps // 2), min(settings.rounds, BRIEF_ROUNDS)
+    return replace(settings, steps=steps, rounds=rounds, pool=min(settings.pool, BRIEF_POOL))
 
 
 @dataclass
@@ -111,7 +111,7 @@ class CrossValidation:
         """Settings without training, by what they are called; none if nothing is to be compared."""
         if base.method in TRAINED or not budget:
             return {}
-        result = {}
+        result: dict[str, Settings] = {}
         for name in [base.method] if "method" in self.given else ["cca", "procrustes", "ridge", "matching"]:
             changes: list[dict[str, Any]] = [{}]  # the ridge of CCA is known
             if name == "ridge":
