@@ -19,7 +19,7 @@ def cells(path: Path, kind: str) -> list[str]:
 
 
 def test_there_are_notebooks_to_start_with():
-    expected = {"quick-start", "mismatched-pairs", "domain-target", "swap-the-loss"}
+    expected = {"quick-start", "mismatched-pairs", "domain-target", "swap-the-loss", "align"}
     assert expected <= {path.stem for path in NOTEBOOKS}
 
 
