@@ -544,7 +544,13 @@ def test_every_entry_lists_its_runs_at_the_papers_scale(name, tmp_path, monkeypa
     assert all(line.endswith(" runs=mine") for line in shown.out.splitlines())
     assert ("no training runs" in shown.err) == (not wanted)
     computed = ("table-methods", "flops", "fig-prox", "fig-align", "table-mistakes", "table-real-mistakes")
-    assert wanted or name in (*computed, "table-wrong-pairs", "fig-targets-pretrained")
+    assert wanted or name in (
+        *computed,
+        "table-wrong-pairs",
+        "fig-targets-pretrained",
+        "table-scale-scratch",
+        "table-scale-pretrained",
+    )
     assert not list(tmp_path.iterdir())
 
 
