@@ -278,15 +278,16 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     )
     kinds = {kind: names for kind, names in GROUPS.items() if set(names) & set(values(records, "data"))}
     check_any(kinds, NAME, "R@1")
+    sizes = sorted(values(records, "pairs"))
     with page(folder, NAME, DOUBLE, 0.6 + 1.9 * len(kinds)) as made:
-        grid = made.figure.subplots(len(kinds), len(panels), sharex="col", sharey="row", squeeze=False)
+        grid = made.figure.subplots(len(kinds), len(panels), sharex=True, sharey="row", squeeze=False)
         for row, (axes_of_kind, (kind, names)) in enumerate(zip(grid, kinds.items(), strict=True)):
             for k, (axes, (title, where)) in enumerate(zip(axes_of_kind, panels, strict=True)):
                 for method, look in LOOKS.items():
                     shown = _curve(records, names, method, where)
                     drawing.marks(axes, shown, shown.values(), look.line, look.name, capthick=0.7)
-                axes.set_xscale("log")
-                drawing.log_ticks(axes, sorted(values(having(records, **where), "pairs")))
+                drawing.log_ticks(axes, sizes)
+                axes.set_xlim(sizes[0] / 1.3, 1.3 * sizes[-1])
                 last = row == len(kinds) - 1
                 ylabel = f"{kind}: R@1 (%)" if k == 0 else ""
                 letter(axes, len(panels) * row + k, title, xlabel="pairs" if last else "", ylabel=ylabel)
