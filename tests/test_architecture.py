@@ -296,5 +296,5 @@ print(len(modules), len(functions), len(types), crossings)
     modules, functions, types, crossings = map(int, fresh(code).split())
     assert modules <= 15
     assert functions <= 120
-    assert types <= 18
-    assert crossings <= 100
+    assert types <= 19
+    assert crossings <= 125

@@ -121,10 +121,10 @@ def test_a_clip_loss_of_any_method_is_that_method_both_ways(name):
 def test_a_bias_counts_where_marginals_are_relaxed():
     image, text = unit(6, 1), unit(6, 2)
     bias = torch.tensor(-0.5, dtype=torch.float64, requires_grad=True)
-    losses = [ClipLoss(method="gca-uot")(image, text, 4.0, b) for b in (None, bias)]
+    losses = [ClipLoss(method="gca-uot-paper")(image, text, 4.0, b) for b in (None, bias)]
     assert abs(float(losses[0].detach() - losses[1].detach())) > 1e-3
     (got,) = torch.autograd.grad(losses[1], bias)
-    around = [ClipLoss(method="gca-uot")(image, text, 4.0, -0.5 + sign * 1e-5).detach() for sign in (1, -1)]
+    around = [ClipLoss(method="gca-uot-paper")(image, text, 4.0, -0.5 + sign * 1e-5).detach() for sign in (1, -1)]
     torch.testing.assert_close(got, (around[0] - around[1]) / 2e-5, rtol=1e-5, atol=1e-8)
 
 

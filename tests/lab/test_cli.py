@@ -81,7 +81,13 @@ def test_version_is_the_installed_one(capsys):
         ("gcalign train optimizer.n", ["optimizer.name="]),
         (
             "gcalign train method=gca-",
-            ["method=gca-ince", "method=gca-rince", "method=gca-uot", "method=gca-uot-published"],
+            [
+                "method=gca-ince",
+                "method=gca-rince",
+                "method=gca-uot",
+                "method=gca-uot-paper",
+                "method=gca-uot-published",
+            ],
         ),
         ("gcalign reproduce table1 scale=", ["scale=paper", "scale=small", "scale=tiny"]),
         ("gcalign reproduce table1", ["table1"]),
@@ -105,7 +111,7 @@ _gcalign
 echo "${{COMPREPLY[@]}}"
 """
     shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert shown.stdout.split() == ["gca-uot", "gca-uot-published"]
+    assert shown.stdout.split() == ["gca-uot", "gca-uot-paper", "gca-uot-published"]
 
 
 HOSTILE = "x$(touch PWNED) `touch PWNED`;é"
@@ -188,7 +194,7 @@ def test_a_full_standard_output_is_said_as_such(words):
         (["probe", "run=nowhere"], "run=nowhere must be a folder"),
         (["probe", "protcol=knn"], "did you mean 'protocol'"),
         (["probe", "protocol=knn"], "run= is missing"),
-        (["embed", "run=x", "-o", "features.csv"], ".parquet file"),
+        (["embed", "run=x", "-o", "features.csv"], ".parquet, .npy file"),
         ([], "COMMAND"),
         (["verify", "--only", "thm:gcarinse"], "did you mean 'thm:gcarince'"),
         (["verify", "--cases", "0"], "must be at least 1"),

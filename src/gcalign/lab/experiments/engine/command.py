@@ -95,9 +95,9 @@ def reproduce(name: str, overrides: Sequence[str]) -> None:
         from gcalign.lab.experiments.engine.launch import check
 
         check(request.asked.launcher)
-    request.folder.mkdir(parents=True, exist_ok=True)  # better known before the work than after it
     if not request.asked.partial:
         _check_data(request)
+        request.folder.mkdir(parents=True, exist_ok=True)  # better known before the work than after it
     chosen = _searched(request)
     jobs = _jobs(request, chosen)
     archive = request.archive(request.experiment.name)

@@ -97,7 +97,7 @@ def _chosen(record: Record, case: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class FrozenPairs:
     """Frozen features of both sides; row i belongs to row i. A group is never divided between training and test."""
 
     a: Tensor  # [n, D]
@@ -105,7 +105,7 @@ class Pairs:
     group: Tensor  # [n]
 
 
-def _data(of: Computing) -> Iterator[tuple[str, Pairs]]:
+def _data(of: Computing) -> Iterator[tuple[str, FrozenPairs]]:
     from gcalign.lab.data.catalogue import table_in
 
     if of.scale.name == "tiny":
@@ -120,17 +120,17 @@ def _data(of: Computing) -> Iterator[tuple[str, Pairs]]:
         yield data, read(table, path_of(of.runs) / "features")
 
 
-def _made_up() -> Pairs:
+def _made_up() -> FrozenPairs:
     """Two random maps of Gaussian points: the path, not the result."""
     import torch
 
     g = torch.Generator().manual_seed(0)
     shared = torch.randn(400, 8, generator=g)
     a, b = (shared @ torch.randn(8, d, generator=g) + torch.randn(400, d, generator=g) for d in (24, 20))
-    return Pairs(a, b, torch.arange(400) // 2)
+    return FrozenPairs(a, b, torch.arange(400) // 2)
 
 
-def _emoji(table: Path, features: Path) -> Pairs:
+def _emoji(table: Path, features: Path) -> FrozenPairs:
     """Pictures by EfficientNet-Lite0 at 96 pixels, names by MiniLM; variants of skin tone and gender are a group."""
     import io
 
@@ -153,10 +153,10 @@ def _emoji(table: Path, features: Path) -> Pairs:
 
     a = cached(features / "emoji-pictures.npy", pictures)
     b = cached(features / "emoji-names.npy", lambda: minilm(rows["name_en"].tolist()))
-    return Pairs(a, b, torch.from_numpy(pd.factorize(rows["emoji"].map(base_emoji))[0]))
+    return FrozenPairs(a, b, torch.from_numpy(pd.factorize(rows["emoji"].map(base_emoji))[0]))
 
 
-def _messages(table: Path, features: Path) -> Pairs:
+def _messages(table: Path, features: Path) -> FrozenPairs:
     """English messages by MiniLM, their Dutch translations by n-grams; a package is a group."""
     import pandas as pd
     import torch
@@ -172,7 +172,7 @@ def _messages(table: Path, features: Path) -> Pairs:
     b = cached(
         features / "messages-dutch.npy", lambda: torch.from_numpy(by_ngrams(rows["translation"].tolist(), "dutch"))
     )
-    return Pairs(a, b, torch.from_numpy(pd.factorize(rows["package"])[0]))
+    return FrozenPairs(a, b, torch.from_numpy(pd.factorize(rows["package"])[0]))
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Drawn:
     test: Tensor  # [t]
 
 
-def _drawn(pairs: Pairs, wrong: float, kind: str, seed: int) -> Drawn:
+def _drawn(pairs: FrozenPairs, wrong: float, kind: str, seed: int) -> Drawn:
     """A quarter of the groups is for testing, the same for all seeds; a fifth of the others for validation."""
     import torch
 
@@ -298,7 +298,7 @@ CENTRED, DROP = "clip centred", "audit, drop"
 class Heads:
     """A head of two layers for each side, trained on pairs; with one seed all losses start alike and see one order."""
 
-    def __init__(self, pairs: Pairs, rows: Tensor, loss: Any, seed: int, epochs: int, *, center: bool) -> None:
+    def __init__(self, pairs: FrozenPairs, rows: Tensor, loss: Any, seed: int, epochs: int, *, center: bool) -> None:
         import torch
         from torch import nn
 
@@ -350,7 +350,7 @@ def _standardized(side: Tensor, rows: Tensor) -> Tensor:
 
 
 def _heads(
-    pairs: Pairs, rows: Tensor, name: str, setting: Mapping[str, float], seed: int, scale: str, drop: Any
+    pairs: FrozenPairs, rows: Tensor, name: str, setting: Mapping[str, float], seed: int, scale: str, drop: Any
 ) -> Heads:
     make, _ = LOSSES[name]
     options = dict(setting)
@@ -359,7 +359,7 @@ def _heads(
     return Heads(pairs, rows, make(**options), seed, EPOCHS[scale], center=name == CENTRED)
 
 
-def _audited(pairs: Pairs, rows: Tensor, seed: int, scale: str) -> Callable[[float], Tensor]:
+def _audited(pairs: FrozenPairs, rows: Tensor, seed: int, scale: str) -> Callable[[float], Tensor]:
     """Which training pairs to drop, by a rule. A third of the pairs is judged by heads that never saw it."""
     import torch
 
@@ -384,7 +384,7 @@ def _audited(pairs: Pairs, rows: Tensor, seed: int, scale: str) -> Callable[[flo
     return drop
 
 
-def _searched(pairs: Pairs, wrong: float, kind: str, scale: str) -> tuple[dict[str, Any], dict[str, float]]:
+def _searched(pairs: FrozenPairs, wrong: float, kind: str, scale: str) -> tuple[dict[str, Any], dict[str, float]]:
     """The best of six settings of each loss by R@10 on validation pairs that are as wrong as the training pairs."""
     drawn = _drawn(pairs, wrong, kind, SEARCH_SEED)
     drop = _audited(pairs, drawn.train, SEARCH_SEED, scale)
@@ -400,7 +400,13 @@ def _searched(pairs: Pairs, wrong: float, kind: str, scale: str) -> tuple[dict[s
 
 
 def _tested(
-    pairs: Pairs, wrong: float, kind: str, settings: Mapping[str, Any], seed: int, scale: str, case: dict[str, Any]
+    pairs: FrozenPairs,
+    wrong: float,
+    kind: str,
+    settings: Mapping[str, Any],
+    seed: int,
+    scale: str,
+    case: dict[str, Any],
 ) -> Iterator[Record]:
     """R@1 and R@10 of each loss on clean pairs of held-out groups, with the hits of each cluster of groups."""
     import torch
