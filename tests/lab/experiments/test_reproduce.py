@@ -316,7 +316,7 @@ def test_every_method_is_searched_with_the_same_budget_and_with_seeds_that_nothi
     assert [sum(job.labels["method"] == m for job in trials) for m in METHODS] == [9 * len(TINY.search.seeds)] * 9
     assert {job.measures for job in trials} == {("validation",)}
     searching = [named(name) for name in names() if named(name).searched]
-    for own in (experiment.at(scale) for experiment in searching for scale in SCALES):
+    for own in (each.at(scale) for each in searching for scale in SCALES):
         if own.search.name != "search-1":  # the first search, which is kept as it was
             assert not set(own.search.seeds) & {*own.seeds, *own.domain_seeds}
 
