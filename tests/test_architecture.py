@@ -190,7 +190,7 @@ print(*(m for m in {TRAINING_STACK} if m in sys.modules))
     for _ in range(3):
         seconds, _, pulled = fresh(code).partition("\n")
         times.append(float(seconds))
-    assert min(times) < 0.3
+    assert min(times) < 0.5  # 0.27 on idle cores
     assert pulled == ""
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from gcalign.aligning.doubts import LEAST_AUDITED, probabilities, weights_of
@@ -104,6 +102,9 @@ def fitted(
     held = folds_of(together, held_folds, generator) == 0
     seen, test = (~held).nonzero().flatten(), held.nonzero().flatten()
     folds = folds_of(together[seen], FOLDS, generator)
+    from rich.console import Console  # slow to import
+    from rich.progress import Progress  # slow to import
+
     bar = Progress(console=Console(stderr=True), transient=True, disable=not progress)
     with bar:
         task = bar.add_task("search", total=None)

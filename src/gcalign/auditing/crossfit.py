@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from rich.progress import track
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -154,6 +153,8 @@ def _trained(
         optimizer = torch.optim.Adam(rates, fused=True)
         criterion = method("clip", eps=EPS, learnable=False)
         per_epoch = max(1, len(members) // BATCH)
+        from rich.progress import track  # slow to import
+
         for _ in track(
             range(max(EPOCHS, math.ceil(STEPS / per_epoch))), description=label or "", disable=label is None
         ):

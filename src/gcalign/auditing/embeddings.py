@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.progress import track
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -141,6 +140,8 @@ def blocks(a: Embeddings, b: Embeddings, label: str | None = None) -> Iterator[t
     step = max(1, min(len(a), ENTRIES // len(b)))
     columns = b.rows(slice(None)).to(a.device).T
     room = torch.empty(step, len(b), dtype=a.dtype, device=a.device)
+    from rich.progress import track  # slow to import
+
     for start in track(range(0, len(a), step), description=label or "", disable=label is None):
         stop = min(start + step, len(a))
         yield start, stop, torch.mm(a.rows(slice(start, stop)), columns, out=room[: stop - start])

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from gcalign.auditing.embeddings import Embeddings, blocks, nearest
@@ -115,6 +114,8 @@ def plan(
     best = torch.empty(n, dtype=torch.int64, device=a.device)
     # equal parts: the potentials of a batch depend on its size
     parts = torch.randperm(n, generator=generator).to(a.device).chunk(math.ceil(n / batch))
+    from rich.progress import track  # slow to import
+
     for part in track(parts, description="plans of batches", disable=not progress or len(parts) == 1):
         cosines = a.rows(part) @ b.rows(part).to(a.device).T
         f[part], g[part] = solved(cosines, eps, FIRST if passes else ITERATIONS)
