@@ -27,7 +27,7 @@ from gcalign.constraints import Constraint
 from gcalign.divergences import Divergence
 from gcalign.entries import Entries
 from gcalign.errors import one_of
-from gcalign.geometry import Entropic, Geometry
+from gcalign.geometry import Entropic, Geometry, as_geometry
 from gcalign.kernels import Factors, Kernel, as_kernel
 from gcalign.multi import joint_plan
 from gcalign.objective import Objective, refuse_loss, refuse_unread
@@ -44,11 +44,8 @@ from gcalign.transport.validation import values_readable
 from gcalign.transport.warm import Memory
 
 LAYOUTS = {"cross": Sides.in_cross, "joint": Sides.in_joint}
-_HALF = (torch.float16, torch.bfloat16)
 _ENTROPIC = Entropic()
-_OPTIONS = tuple(
-    field.name for field in fields(Options) if field.init
-)  # attributes that are read from and written to `options`
+_OPTIONS = {field.name: field.default for field in fields(Options) if field.init}  # attributes that are its fields
 _OF_PARTS = {  # settings that belong to a part, and the call that sets them
     "eps": "kernel = gcalign.Cosine(eps)", "learnable": "kernel = gcalign.Cosine(eps, learnable=True)",
     "q": "divergence = gcalign.Robust(q, lam)", "lam": "divergence = gcalign.Robust(q, lam)",
@@ -160,7 +157,7 @@ class Alignment(Objective):
     def _loss(self, z1: Tensor, z2: Tensor | None, inputs: Inputs) -> Tensor:
         if not self.gather and dist.is_available() and dist.is_initialized():
             warn_alone()
-        with torch.autocast(z1.device.type, enabled=False):
+        with operator.without_autocast(z1.device):
             problem = self._problem(z1, z2, inputs, self.gather)  # K_θ, B, P_tgt of this batch
             plan = self._solve(problem)  # P_θ, with its gradient
             loss = self._value(plan)  # d_M(P_tgt ‖ P_θ)
@@ -186,7 +183,8 @@ class Alignment(Objective):
     def _reads(self, problem: Problem) -> Reads:
         """What the divergence reads of a plan."""
         d = self.divergence
-        rows, columns = (None if side is None else side.penalty for side in (problem.rows, problem.columns))
+        rows = None if problem.rows is None else problem.rows.penalty
+        columns = None if problem.columns is None else problem.columns.penalty
         # a loss for each row may be weighted, and P − T is the gradient of their mean alone
         dual = self.reduction == "mean" and d.has_dual(rows, columns)
         return Reads(d.statistics, d.powers, d.reads_entries, d.needs_columns, dual)
@@ -202,7 +200,7 @@ class Alignment(Objective):
             loss = self._value(joint_plan(views, self.kernel, self.constraints, self.divergence, self.options))
         if self.options.check_finite and not math.isfinite(loss.detach().sum().item()):
             refuse_loss(self, loss, views[0], torch.cat(list(views[1:])))
-        return loss.to(torch.float32 if views[0].dtype in _HALF else views[0].dtype)
+        return loss.to(torch.promote_types(views[0].dtype, torch.float32))
 
     @torch.no_grad()
     def plan(self, z1: Tensor, z2: Tensor | None = None, *, gather: bool = False, **inputs: Any) -> Plan:
@@ -274,7 +272,7 @@ class Alignment(Objective):
             check_embeddings(z1, z2, alone=share is None)
             if share is not None and self.options.check_finite and values_readable():
                 refuse_non_finite(z1, z2)  # the others must not wait for a batch that is refused later
-            dtype = torch.float32 if z1.dtype in _HALF else z1.dtype  # half precision is computed in float32
+            dtype = torch.promote_types(z1.dtype, torch.float32)  # half precision is computed in float32
             first, second = as_sides(z1.to(dtype), z2.to(dtype), inputs, target.reads)
             if negatives is not None:
                 check_negatives(negatives, z1)
@@ -354,12 +352,10 @@ class Alignment(Objective):
             parts.append(f"geometry={self.geometry!r}")
         parts.append(f"layout={self.layout!r}")
         parts += [f"reduction={self.reduction!r}"] if self.reduction != "mean" else []
-        for field in fields(Options):
-            if not field.init:
-                continue
-            value = getattr(self.options, field.name)
-            if value != field.default or field.name in ("iterations", "tol", "gradient"):
-                parts.append(f"{field.name}={value!r}")
+        for name, default in _OPTIONS.items():
+            value = getattr(self.options, name)
+            if value != default or name in ("iterations", "tol", "gradient"):
+                parts.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
@@ -382,18 +378,12 @@ def _as_divergence(divergence: Any) -> Divergence:
     return divergence
 
 
-def _as_geometry(geometry: Any) -> Geometry | None:
-    if geometry is not None and not isinstance(geometry, Geometry):
-        raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5), or leave it out")
-    return geometry
-
-
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "kernel": as_kernel,
     "constraints": as_constraints,
     "divergence": _as_divergence,
     "target": as_target,
-    "geometry": _as_geometry,
+    "geometry": lambda value: None if value is None else as_geometry(value),
     "layout": lambda value: one_of("layout", value, LAYOUTS),
     "reduction": lambda value: one_of("reduction", value, ("mean", "none")),
 }

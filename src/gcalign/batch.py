@@ -57,15 +57,6 @@ def per_sample(inputs: Inputs) -> dict[str, Any]:
 class Side:
     """The embeddings on one side of a plan, and what is known of each. A `Target` of your own reads it.
 
-    Args:
-        features: embeddings [n, d].
-        ids: sample of each embedding [n]. None: by position.
-        labels: class of each embedding [n], or [n, levels].
-        domains: domain of each embedding [n].
-        weights: weight of each embedding [n].
-        groups: group of each embedding [n], within which there are no negatives.
-        teacher: other embeddings of the same items [n, d'].
-
     Example:
         >>> import torch, gcalign
         >>> side = gcalign.Side(torch.eye(3), labels=torch.tensor([0, 0, 1]))
@@ -74,12 +65,12 @@ class Side:
     """
 
     features: Tensor  # [n, d]
-    ids: Tensor | None = None  # [n]
+    ids: Tensor | None = None  # [n]  the sample of each; None: by position
     labels: Tensor | None = None  # [n] or [n, levels]
     domains: Tensor | None = None  # [n]
     weights: Tensor | None = None  # [n]
-    groups: Tensor | None = None  # [n]
-    teacher: Tensor | None = None  # [n, d']
+    groups: Tensor | None = None  # [n]  within which there are no negatives
+    teacher: Tensor | None = None  # [n, d']  other embeddings of the same items
 
     def __len__(self) -> int:
         return len(self.features)
@@ -98,12 +89,6 @@ class Side:
 class Sides:
     """Rows and columns of a plan. A `Target` or `Constraint` of your own reads them.
 
-    Args:
-        rows: the embeddings of the rows.
-        columns: the embeddings of the columns.
-        joint: whether rows and columns are the same embeddings; none is then matched with itself.
-        partner: if pairs follow from positions, row i belongs to column (i + partner) modulo m. None: they follow ids.
-
     Example:
         >>> import torch, gcalign
         >>> first, second = gcalign.Side(torch.eye(3)), gcalign.Side(torch.eye(3))
@@ -113,8 +98,8 @@ class Sides:
 
     rows: Side
     columns: Side
-    joint: bool = False
-    partner: int | None = None
+    joint: bool = False  # whether both are the same embeddings; none is then matched with itself
+    partner: int | None = None  # row i belongs to column (i + partner) modulo m; None: pairs follow from ids
 
     @staticmethod
     def in_cross(rows: Side, columns: Side) -> Sides:
@@ -135,9 +120,6 @@ class Sides:
     def shape(self) -> tuple[int, int]:
         """Number of rows and of columns."""
         return len(self.rows), len(self.columns)
-
-
-# --- the inputs of a criterion --------------------------------------------------------------------------------
 
 
 def check_embeddings(z1: Tensor, z2: Tensor, *, alone: bool) -> None:

@@ -79,8 +79,7 @@ class Hard(Penalty):
 class Relaxed(Penalty):
     """The marginal may be violated at cost λ KL(P1‖μ): u = (μ/(K v))^τ with τ = λ/(λ + ε) (Eq. 9, eq:uot).
 
-    Args:
-        lam: λ > 0. `Rows(0.2)` is `Rows(Relaxed(0.2))`.
+    `Rows(0.2)` is `Rows(Relaxed(0.2))`.
 
     Example:
         >>> import torch, gcalign
@@ -112,9 +111,6 @@ class Relaxed(Penalty):
 @dataclass(frozen=True, repr=False)
 class TotalVariation(Penalty):
     """The marginal may be violated at cost λ ‖P1 − μ‖₁: u = μ/(K v), limited to the interval e^{±λ/ε} (Eq. 15).
-
-    Args:
-        lam: λ > 0.
 
     Example:
         >>> import torch, gcalign
@@ -263,11 +259,7 @@ class Columns(_Marginals):
     """Column sums of the plan, the set C₂^ν: Pᵀ1 = ν (Eq. 4, eq:Birkhoff).
 
     Args:
-        penalty: inf for the hard constraint, λ for the KL relaxation with weight λ, or a `Penalty`.
-        mass: ν, one positive number or one for each column [m]; for `solve` some may be 0. None: that of the target.
-
-    Raises:
-        ValueError: when it is solved, if `mass` is None and a column of the target is empty.
+        penalty, mass: as for `Rows`.
 
     Example:
         >>> import gcalign
@@ -306,13 +298,11 @@ class TotalMass(Constraint):
             positive("mass", self.mass, "None follows the target")
 
     def target_mass(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Tensor:  # []
-        """M: `mass` if it is set, else the sum of the target, else the number of rows."""
-        if self.mass is not None:
-            return like.new_tensor(self.mass)
-        return like.new_tensor(float(shape[0])) if target is None else target.mu.sum().to(like)
+        """M of a plan of this shape."""
+        return total_mass(self.mass, target, shape[0], like)
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        mass = self.target_mass(problem.target, (z.shape[0], z.shape[1]), z)
+        mass = total_mass(self.mass, problem.target, z.shape[0], z)
         if isinstance(problem.geometry, Entropic):
             surplus = z.logsumexp((0, 1)) - mass.log()
         else:
@@ -320,9 +310,18 @@ class TotalMass(Constraint):
         return surplus.clamp(max=0) if self.at_least else surplus
 
 
-def has_relaxed_side(constraints: Iterable[Constraint]) -> bool:
-    """Whether a marginal may be violated, so that the mass of the plan can change."""
-    return any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in constraints)
+def can_lose_mass(constraints: Iterable[Constraint]) -> bool:
+    """Whether the plan may have less mass than its target: a marginal is relaxed, and no total mass is required."""
+    constraints = tuple(constraints)
+    relaxed = any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in constraints)
+    return relaxed and not any(isinstance(c, TotalMass) for c in constraints)
+
+
+def total_mass(mass: float | None, target: Support | None, rows: int, like: Tensor) -> Tensor:  # []
+    """The required sum of all entries: `mass` if it is set, else the sum of the target, else the number of rows."""
+    if mass is None and target is not None:
+        return target.mu.sum().to(like)
+    return like.new_tensor(float(rows) if mass is None else mass)
 
 
 def missing_mass(mass: Tensor, log_rows: Tensor, at_least: bool) -> Tensor:  # [], [n] -> []

@@ -181,11 +181,7 @@ def W1(lam: float, scale: str = "kernel") -> Robust:  # noqa: N802  # the paper'
     """`Robust` at q = 1: the surrogate of W₁ in Theorem 3 (co:rince). It is a bound on W₁, not W₁ itself.
 
     Args:
-        lam: the weight λ of negatives; the paper uses 0.01.
-        scale: "kernel" or "score", as for `Robust`.
-
-    Returns:
-        The divergence.
+        lam, scale: as for `Robust`.
 
     Example:
         >>> import gcalign
@@ -275,17 +271,12 @@ class Sum(Divergence):
             object.__setattr__(self, name, value)
 
     def per_row(self, plan: Plan) -> Tensor:
-        total = plan.log_rows.new_zeros(len(plan.log_rows))
-        for weight, d, mine in self._each(plan):
-            total = total + weight * d.per_row(mine)
-        return total
+        losses = [weight * d.per_row(mine) for weight, d, mine in self._each(plan)]
+        return sum(losses, torch.zeros_like(plan.log_rows))
 
     def value(self, plan: Plan) -> Tensor:
-        total: Tensor | None = None
-        for weight, d, mine in self._each(plan):
-            part = weight * d.value(mine)
-            total = part if total is None else total + part
-        return torch.zeros_like(plan.eps) if total is None else total
+        values = [weight * d.value(mine) for weight, d, mine in self._each(plan)]
+        return sum(values[1:], values[0]) if values else torch.zeros_like(plan.eps)
 
     def _each(self, plan: Plan) -> list[tuple[float, Divergence, Plan]]:
         """Each term with a plan that holds only the statistics and powers of that term."""

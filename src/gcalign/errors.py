@@ -75,14 +75,8 @@ class CallRepr:
                 continue
             value: Any = plain(getattr(self, field.name))
             default = field.default
-            if default is not dataclasses.MISSING and _same(value, default):
+            if value is default or (not hasattr(value, "shape") and value == default):
                 continue
             text = f"<{tuple(value.shape)}>" if hasattr(value, "shape") else f"{value!r}"
             shown.append(text if default is dataclasses.MISSING else f"{field.name}={text}")
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def _same(value: Any, default: Any) -> bool:
-    if hasattr(value, "shape") or hasattr(default, "shape"):
-        return value is default
-    return bool(value == default)

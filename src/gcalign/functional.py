@@ -15,7 +15,7 @@ import gcalign.methods as methods  # directly: the package imports its names whe
 from gcalign.batch import Inputs
 from gcalign.constraints import Columns, Constraint, Marginal, Rows, TotalMass
 from gcalign.errors import positive
-from gcalign.geometry import Entropic, Geometry
+from gcalign.geometry import Entropic, Geometry, as_geometry
 from gcalign.objective import Objective
 from gcalign.plan import Plan
 from gcalign.transport import operator
@@ -140,9 +140,7 @@ def solve(
     most = 0.1 / torch.finfo(log_k.dtype).eps  # above it, the steps between two numbers are no longer small
     if not float(log_k.detach().abs().max()) <= most:  # NaN and −inf too
         _refuse_impossible(log_k.detach(), most)
-    geometry = Entropic() if geometry is None else geometry
-    if not isinstance(geometry, Geometry):
-        raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5)")
+    geometry = as_geometry(Entropic() if geometry is None else geometry)
     value = geometry.eps
     eps = torch.as_tensor(value, dtype=log_k.dtype, device=log_k.device)
     positive("eps", float(eps.detach()), "the paper uses 0.5")

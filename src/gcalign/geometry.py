@@ -51,9 +51,6 @@ class Geometry(CallRepr, ABC):
 class Entropic(Geometry):
     """Entropic geometry, Γ(P) = Σ P log P − P: d_Γ is KL and y = log P (Eq. 3, eq:eot; Table A1). The default.
 
-    Args:
-        eps: temperature ε > 0; the paper uses 0.5.
-
     Example:
         >>> import torch, gcalign
         >>> plan = gcalign.solve(torch.zeros(3, 3), geometry=gcalign.Entropic(0.5))
@@ -80,9 +77,6 @@ class Euclidean(Geometry):
 
     With row and column constraints alone, entries can become negative: add `NonNegative()`.
 
-    Args:
-        eps: the weight ε > 0 of d_Γ.
-
     Example:
         >>> import torch, gcalign
         >>> sets = (gcalign.Rows(), gcalign.Columns(), gcalign.NonNegative())
@@ -103,3 +97,10 @@ class Euclidean(Geometry):
 
     def slope(self, y: Tensor) -> Tensor:
         return torch.ones_like(y)
+
+
+def as_geometry(geometry: Geometry) -> Geometry:
+    """Return a geometry unchanged; raise if it is none."""
+    if not isinstance(geometry, Geometry):
+        raise TypeError(f"geometry={geometry!r} is not a Geometry; try gcalign.Entropic(0.5), or leave it out")
+    return geometry

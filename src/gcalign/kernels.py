@@ -159,21 +159,19 @@ class Cosine(Kernel):
     def __init__(
         self, eps: float = 0.5, *, learnable: bool = False, center: bool = False, bias: float | None = None
     ) -> None:
+        self.bias = None if bias is None else float(bias)  # before a learnable one becomes a parameter
         super().__init__(eps, learnable=learnable)
         positive("eps", eps, _PAPER, least=SMALLEST_OF_UNIT_ROWS)
         if not isinstance(center, bool):
             raise TypeError(f"center={center!r} must be True or False; True subtracts the mean direction of each side")
-        if bias is not None and not math.isfinite(float(bias)):
+        if bias is not None and not math.isfinite(bias):
             raise ValueError(f"bias={bias} must be finite; SigLIP starts at −10")
         self.center = center
-        self.bias = None if bias is None else nn.Parameter(torch.tensor(float(bias))) if learnable else float(bias)
 
     def learn(self) -> None:
         super().learn()
-        if isinstance(getattr(self, "bias", None), float):
-            value = self.bias
-            del self.bias
-            self.bias = nn.Parameter(torch.tensor(value))
+        if isinstance(self.bias, float):
+            self.bias = nn.Parameter(torch.tensor(self.__dict__.pop("bias")))
 
     def features(self, z: Tensor) -> Tensor:
         x = normalize(z)
@@ -249,9 +247,6 @@ class LogKernel(Kernel):
         log_k: callable (x [n, d], y [m, d]) → log K [n, m]. If it has parameters, make it an `nn.Module`, so that
             `criterion.parameters()` includes them.
         eps: the unit of the potentials and of the penalties λ. It does not change log K.
-
-    Raises:
-        ValueError: when it is called, if `log_k` returns anything but a matrix [n, m].
 
     Example:
         >>> import torch, gcalign
@@ -331,7 +326,7 @@ def _norms(z: Tensor) -> Tensor:  # [n, 1]
         largest = torch.where(largest > 0, largest, 1)
         squared = (z / largest).square().sum(1, keepdim=True)
         norm = torch.where(squared > 0, squared, 1).sqrt() * largest
-    norm.masked_fill_(norm < info.tiny / info.eps, 1)
+    norm = torch.threshold_(norm, info.tiny / info.eps, 1)
     return norm.nan_to_num_(nan=math.nan, posinf=math.nan)
 
 
@@ -352,6 +347,6 @@ class _Normalize(torch.autograd.Function):
         through = None if along is None else unit * along
         if grad is None:
             return through
-        within = torch.bmm(unit[:, None], grad[:, :, None])[:, 0]  # ⟨unit, grad⟩ of each row, without a copy
+        within = (unit * grad).sum(1, keepdim=True)
         result = torch.addcmul(grad, unit, within, value=-1).div_(norm)
         return result if through is None else result + through

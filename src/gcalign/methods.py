@@ -1,6 +1,7 @@
 """The named methods. Each is one composition of kernel, constraints, divergence and target (Table 1, tab:diff).
 
-Every function returns the criterion, an `nn.Module` that is called as `criterion(z1, z2)`.
+Every function returns the criterion, an `nn.Module` that is called as `criterion(z1, z2)`. All have `eps`, the
+temperature ε, and in `common` the options of every `Alignment`, e.g. `layout`, `iterations` or `target`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,6 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
     Args:
         name: a name that is not yet registered.
-
-    Returns:
-        The decorator. It returns the function unchanged.
-
-    Raises:
-        ValueError: if the name is registered already.
 
     Example:
         >>> import gcalign
@@ -86,12 +81,6 @@ def method(name: str, **chosen: Any) -> Objective:
         name: e.g. "ince", "gca-ince" or "gca-uot"; `methods.names()` has all of them.
         chosen: options, as `methods.options(name)` lists them. `learnable=True` makes ε a parameter.
 
-    Returns:
-        The criterion, an `nn.Module`.
-
-    Raises:
-        ValueError, TypeError: if the name or an option is unknown; the message suggests a similar one.
-
     Example:
         >>> import torch, gcalign
         >>> z1, z2 = torch.eye(4, requires_grad=True), torch.eye(4)
@@ -123,10 +112,6 @@ def _factory(name: str) -> Factory:
 def ince(eps: float = 0.1, **common: Any) -> Alignment:
     """InfoNCE: KL on one row projection of the kernel (Eq. 1, eq:INCE; Theorem 1, thm:cl_eq_ot).
 
-    Args:
-        eps: temperature ε.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
-
     Example:
         >>> import torch, gcalign
         >>> round(float(gcalign.methods.ince(eps=0.1)(torch.eye(4), torch.eye(4))), 2)
@@ -138,10 +123,6 @@ def ince(eps: float = 0.1, **common: Any) -> Alignment:
 @register("gca-ince")
 def gca_ince(eps: float = 0.1, **common: Any) -> Alignment:
     """GCA-INCE: KL with constraints on rows and columns (Theorem 5, thm:lowest).
-
-    Args:
-        eps: temperature ε.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
 
     Example:
         >>> import gcalign
@@ -156,9 +137,7 @@ def rince(eps: float = 0.1, q: float = 0.6, lam: float = 0.01, scale: str = "ker
     """RINCE: the robust divergence of one row projection (Eq. 2, eq:RINCE; Theorem 2, thm:rince).
 
     Args:
-        eps: temperature ε.
         q, lam, scale: as for `Robust`.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
 
     Example:
         >>> import gcalign
@@ -173,9 +152,7 @@ def gca_rince(eps: float = 0.1, q: float = 0.6, lam: float = 0.01, scale: str = 
     """GCA-RINCE: the robust divergence with constraints on rows and columns (Eq. 13, eq:gcarince).
 
     Args:
-        eps: temperature ε.
         q, lam, scale: as for `Robust`.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
 
     Example:
         >>> import gcalign
@@ -190,9 +167,7 @@ def simclr(eps: float = 0.1, layout: str = "joint", **common: Any) -> Alignment:
     """SimCLR's NT-Xent: −log(K_ij / Σ_{k≠i} K_ik), averaged over all 2B embeddings i, where j is the other view of i.
 
     Args:
-        eps: temperature ε.
         layout: "joint" for NT-Xent; "cross" gives `ince`.
-        common: options of every `Alignment`, e.g. `iterations`, `target`.
 
     Example:
         >>> import torch, gcalign
@@ -210,7 +185,6 @@ def byol(eps: float = 1.0, **common: Any) -> Alignment:
 
     Args:
         eps: the loss is divided by it.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
 
     Example:
         >>> import torch, gcalign
@@ -225,9 +199,7 @@ def iot(eps: float = 0.1, layout: str = "joint", **common: Any) -> Alignment:
     """IOT, inverse optimal transport: KL(T‖P) with constraints on rows and columns, over all 2B embeddings.
 
     Args:
-        eps: temperature ε.
         layout: "joint" for IOT; "cross" gives `gca_ince`.
-        common: options of every `Alignment`, e.g. `iterations`, `target`.
 
     Example:
         >>> import torch, gcalign
@@ -242,10 +214,8 @@ def iot_uni(eps: float = 0.1, weight: float = 0.2, layout: str = "joint", **comm
     """IOT-uni: the loss of IOT plus a uniformity term, KL(T‖P) + w·KL(Q‖P), with the Q of `Uniformity`.
 
     Args:
-        eps: temperature ε.
         weight: w, the weight of `Uniformity`.
         layout: "joint" or "cross".
-        common: options of every `Alignment`, e.g. `iterations`, `target`.
 
     Example:
         >>> import gcalign
@@ -273,13 +243,11 @@ def gca_uot(
     harms a pretrained encoder. With `relax=` it is the paper's form, `gca_uot_paper`, unless `least_mass` is True.
 
     Args:
-        eps: temperature ε.
         relax: penalties λ of rows and columns; inf is the hard constraint. None: (0.2, 0.2).
         q, lam, scale: as for `Robust`.
         w_kl, w_robust: weights of `KL` and `Robust`; the defaults are the authors' values.
         least_mass: whether the plan has at least the mass of the target, `TotalMass(at_least=True)`. None: if `relax`
             is not given.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
 
     Example:
         >>> import gcalign
@@ -310,11 +278,7 @@ def gca_uot_paper(
     """GCA-UOT as in the paper: relaxed marginals and no bound on the mass of the plan (Eq. 9, eq:uot).
 
     Args:
-        eps: temperature ε.
-        relax: penalties λ of rows and columns; inf is the hard constraint.
-        q, lam, scale: as for `Robust`.
-        w_kl, w_robust: weights of `KL` and `Robust`; the defaults are the authors' values.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+        relax, q, lam, scale, w_kl, w_robust: as for `gca_uot`.
 
     Example:
         >>> import gcalign
@@ -341,11 +305,7 @@ def gca_uot_published(
     It is InfoNCE on K diag(v), and another loss than `gca_uot`, the Fenchel–Young loss of the relaxed problem.
 
     Args:
-        eps: temperature ε.
-        relax: penalties λ of rows and columns; inf is the hard constraint.
-        q, lam, scale: as for `Robust`.
-        w_kl, w_robust: weights of `KL` and `Robust`; the defaults are the authors' values.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
+        relax, q, lam, scale, w_kl, w_robust: as for `gca_uot`.
 
     Example:
         >>> import gcalign
@@ -367,9 +327,7 @@ def supcon(eps: float = 0.1, layout: str = "joint", **common: Any) -> Alignment:
     """SupCon: −mean_{j ∈ S} log(K_ij / Σ_{k≠i} K_ik) for row i, where S are the others with its label (`Labels()`).
 
     Args:
-        eps: temperature ε.
         layout: "joint" as published, or "cross".
-        common: options of every `Alignment`, e.g. `iterations`, `target`.
 
     Example:
         >>> import torch, gcalign
@@ -386,7 +344,6 @@ def clip(eps: float = 0.07, learnable: bool = True, **common: Any) -> Symmetric:
     Args:
         eps: temperature ε, the initial value if it is learnable.
         learnable: whether ε is trained; pass `criterion.parameters()` to the optimizer.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
 
     Example:
         >>> import gcalign
@@ -404,7 +361,6 @@ def siglip(eps: float = 0.1, bias: float = -10.0, learnable: bool = True, **comm
         eps: temperature ε, 1 / logit_scale; the initial value if it is learnable.
         bias: b, logit_bias; the initial value if it is learnable.
         learnable: whether ε and b are trained; pass `criterion.parameters()` to the optimizer.
-        common: options of every `Alignment`, e.g. `layout`, `iterations`, `target`.
 
     Example:
         >>> import gcalign

@@ -15,13 +15,7 @@ def alignment(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> []
     """Mean squared distance of pairs, mean_i ‖z'_i − z''_i‖² after normalising (Eq. 82, eq:alignment). Lower is better.
 
     Args:
-        z1, z2: embeddings [B, D]; row i of both is one pair.
-
-    Returns:
-        A 0-dim tensor in [0, 4].
-
-    Raises:
-        ValueError: if the shapes differ.
+        z1, z2: embeddings; row i of both is one pair.
 
     Example:
         >>> import torch, gcalign
@@ -41,9 +35,6 @@ def uniformity(z: Tensor, t: float = 2.0, *, block: int = 1024) -> Tensor:  # [n
         z: embeddings [n, D], n ≥ 2.
         t: t > 0; 2 is the usual value.
         block: rows that are computed at once.
-
-    Returns:
-        A 0-dim tensor ≤ 0.
 
     Example:
         >>> import torch, gcalign
@@ -68,12 +59,11 @@ def uniformity(z: Tensor, t: float = 2.0, *, block: int = 1024) -> Tensor:  # [n
 def compactness(h: Tensor, labels: Tensor) -> Tensor:  # [n, D], [n] -> []
     """Mean distance to the centre of the class, mean_i ‖h_i − c_{y_i}‖ (Figure A6, fig:sensitivity_study).
 
+    Lower is more compact.
+
     Args:
         h: features of the encoder [n, D]; they are not normalised.
         labels: class y_i of each point [n].
-
-    Returns:
-        A 0-dim tensor; lower is more compact.
 
     Example:
         >>> import torch, gcalign
@@ -94,11 +84,10 @@ def compactness(h: Tensor, labels: Tensor) -> Tensor:  # [n, D], [n] -> []
 def negative_similarity(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> []
     """Mean cosine of embeddings that are not pairs, Σ_{i≠j} cos(z'_i, z''_j) / (B(B − 1)), in time B·D.
 
-    Args:
-        z1, z2: embeddings [B, D], B ≥ 2; row i of both is one pair.
+    It is near 1 if all embeddings point in one direction.
 
-    Returns:
-        A 0-dim tensor in [−1, 1]; near 1 if all embeddings point in one direction.
+    Args:
+        z1, z2: embeddings, at least 2; row i of both is one pair.
 
     Example:
         >>> import torch, gcalign
@@ -148,10 +137,9 @@ def collapse(
     remedy = "subtract their mean, e.g. gcalign.Cosine(eps, center=True), or lower the learning rate"
     if share is not None:
         remedy = "leave out relax=, or write least_mass=True, which is gcalign.TotalMass(at_least=True) as a constraint"
-    if share is not None and float(share) < least:
-        return (
-            f"the plan has {float(share):.0%} of the target's mass (below {least:.0%} it follows few pairs); {remedy}"
-        )
+        rule = f"below {least:.0%} it follows few pairs"
+        if float(share) < least:
+            return f"the plan has {float(share):.0%} of the target's mass ({rule}); {remedy}"
     cosine = float(negative_similarity(z1, z2))
     if cosine > max(most, start + 0.1):
         return (

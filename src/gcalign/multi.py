@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import check_embeddings
-from gcalign.constraints import Columns, Constraint, Marginal, Penalty, Rows, TotalMass, missing_mass
+from gcalign.constraints import Columns, Constraint, Marginal, Penalty, Rows, TotalMass, missing_mass, total_mass
 from gcalign.divergences import Divergence
 from gcalign.kernels import Kernel
 from gcalign.plan import Plan
@@ -77,7 +77,7 @@ def joint_plan(
     )
     if total is None:
         return plan
-    return plan.times(missing_mass(total.target_mass(target, (n, n), ones), plan.log_rows, total.at_least))
+    return plan.times(missing_mass(total_mass(total.mass, target, n, ones), plan.log_rows, total.at_least))
 
 
 class Tensors:
@@ -146,17 +146,12 @@ def _solve(
 
 
 def _penalties(constraints: Sequence[Constraint], k: int) -> list[Penalty | None]:
-    rows: Penalty | None = None
-    columns: Penalty | None = None
     for constraint in constraints:
-        if isinstance(constraint, Rows):
-            rows = constraint.h
-        elif isinstance(constraint, Columns):
-            columns = constraint.h
-        elif not isinstance(constraint, TotalMass):
+        if not isinstance(constraint, (Rows, Columns, TotalMass)):
             raise ValueError(
                 f"multi='joint' has no place for {constraint!r}, only for Rows, Columns and TotalMass; use 'pairwise'"
             )
+    rows, columns = (next((c.h for c in constraints if isinstance(c, kind)), None) for kind in (Rows, Columns))
     return [rows, *[columns] * (k - 1)]
 
 

@@ -48,9 +48,6 @@ class Objective(nn.Module):
     Returns:
         The loss, a 0-dim tensor; with `reduction="none"` the loss of each row, whose mean it is.
 
-    Raises:
-        ValueError: if an input has the wrong shape or a non-finite value; the message has the remedy.
-
     Example:
         >>> import torch, gcalign
         >>> z1, z2 = torch.randn(8, 4), torch.randn(8, 4)

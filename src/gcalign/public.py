@@ -6,12 +6,12 @@ from gcalign.alignment import Alignment
 from gcalign.auditing.door import audit
 from gcalign.auditing.result import Audit
 from gcalign.batch import Side, Sides
-from gcalign.caching import cached_backward
 from gcalign.constraints import Columns, Constraint, Hard, Penalty, Relaxed, Rows, TotalMass, TotalVariation
 from gcalign.divergences import KL, W1, Divergence, Logistic, Robust, SquaredL2, Uniformity
 from gcalign.entries import guided
 from gcalign.functional import solve
 from gcalign.geometry import Entropic, Euclidean, Geometry
+from gcalign.interop.caching import cached_backward
 from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
 from gcalign.objective import Objective

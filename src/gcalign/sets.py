@@ -40,9 +40,8 @@ class Capacity(Constraint):
             raise ValueError(f"bound={self.bound} must be > 0; to forbid a pair, set its log K to −∞")
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        return (z - problem.geometry.coordinate(torch.as_tensor(self.bound, dtype=z.dtype, device=z.device))).clamp(
-            min=0
-        )
+        bound = torch.as_tensor(self.bound, dtype=z.dtype, device=z.device)
+        return (z - problem.geometry.coordinate(bound)).clamp(min=0)
 
     def check(self, problem: Problem, shape: tuple[int, int]) -> None:
         bound = torch.as_tensor(self.bound)
@@ -80,9 +79,6 @@ class BlockSums(Constraint):
         mass: sum of each block [G, H]. None: the sums of the target, none of which may be 0.
         penalty: inf for the hard constraint, λ for the KL relaxation with weight λ, or a `Penalty`.
 
-    Raises:
-        ValueError: when it is solved, if groups or sums are missing or have the wrong shape.
-
     Example:
         >>> import torch, gcalign
         >>> groups = torch.tensor([0, 0, 1])
@@ -105,13 +101,9 @@ class BlockSums(Constraint):
 
     def _groups(self, problem: Problem, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The number of each row's and each column's group, found once for a problem."""
-        if self not in problem.memo:
-            problem.memo[self] = self._numbered(problem, shape)
-        groups: tuple[Tensor, Tensor] = problem.memo[self]
-        return groups
-
-    def _numbered(self, problem: Problem, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        sides = problem.sides
+        sides, numbered = problem.sides, problem.memo.get(self)
+        if numbered is not None:
+            return numbered[0], numbered[1]
         domains = (None, None) if sides is None else (sides.rows.domains, sides.columns.domains)
         codes = []
         for given, domain, length, name in zip(
@@ -124,6 +116,7 @@ class BlockSums(Constraint):
                     f"BlockSums needs a group for each of {length} {name}, got {got}; give {name}= or domains="
                 )
             codes.append(torch.unique(groups, return_inverse=True)[1].to(problem.eps.device))
+        problem.memo[self] = codes
         return codes[0], codes[1]
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:

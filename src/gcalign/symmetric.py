@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,12 +25,6 @@ class Symmetric(Objective):
     A call takes what every criterion takes; see `Objective`. Parts and options are set on it as on an `Alignment`. The
     directions have different columns, so they have different queues: `queue=(keys of first views, keys of second
     views)`. One queue holds keys of second views, and the second direction then has none.
-
-    Args:
-        alignment: the alignment that is evaluated in both directions.
-
-    Raises:
-        ValueError: when it is called, if a row or a column has no positive.
 
     Example:
         >>> import torch, gcalign
@@ -94,8 +88,6 @@ class Symmetric(Objective):
 
     def _first(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs of the first direction."""
-        if inputs.get("queue") is None:
-            return inputs
         return {**inputs, "queue": self._queues(inputs_of(inputs), self.alignment.layout == "joint")[0]}
 
     def __repr__(self) -> str:
@@ -107,14 +99,11 @@ class Transposed(Target):
     """Tᵀ of another target, for exchanged sides."""
 
     base: Target
+    rule: ClassVar[str] = "both directions need a positive for every row and column; drop the embeddings without one"
 
     @property
     def reads(self) -> frozenset[str]:  # type: ignore[override]  # a property here
         return self.base.reads
-
-    @property
-    def rule(self) -> str:  # type: ignore[override]  # a property here
-        return "both directions need a positive for every row and column; drop the embeddings without one"
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         # in the joint layout both sides hold all embeddings, so only T is transposed

@@ -218,9 +218,9 @@ def _grouped(
             return Full(torch.where(pairs.dense() > 0, same_sample, _grouped(sides, codes, levels, dtype).dense()))
         wanted.append((pairs.i, pairs.j, same_sample))
     shift = sides.partner if len(wanted) == 1 and same_sample is not None else 0 if len(wanted) == 1 else None
-    on = torch.cat([part[0] for part in wanted]) if wanted else i[:0]
-    to = torch.cat([part[1] for part in wanted]) if wanted else i[:0]
-    value = torch.cat([like.new_full((len(part[0]),), part[2]) for part in wanted]) if wanted else like.new_zeros(0)
+    on = torch.cat([i[:0], *(a for a, _, _ in wanted)])
+    to = torch.cat([i[:0], *(b for _, b, _ in wanted)])
+    value = torch.cat([like.new_zeros(0), *(like.new_full((len(a),), weight) for a, _, weight in wanted)])
     if len(wanted) > 1:
         order = torch.argsort(on, stable=True)
         on, to, value = on[order], to[order], value[order]
@@ -244,9 +244,6 @@ class Soft(Target):
 
     Args:
         matrix: [n, m], non-negative, without an empty row.
-
-    Raises:
-        ValueError: if it is not such a matrix, or requires a gradient.
 
     Example:
         >>> import torch, gcalign
@@ -302,9 +299,6 @@ class Weighted(Target):
     """Another target S with weighted samples: T_ij = S_ij √(w_i w_j).
 
     `criterion(z1, z2, weights=w)` does this to any target.
-
-    Args:
-        base: the target whose pairs are weighted.
 
     Example:
         >>> import torch, gcalign

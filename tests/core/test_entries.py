@@ -30,6 +30,11 @@ def logits(x, y, eps=0.4):
     return F.normalize(x, dim=1) @ F.normalize(y, dim=-1).T / eps
 
 
+def assert_same(loss, expected, leaves, rtol=1e-10, atol=1e-12):
+    torch.testing.assert_close(loss, expected, rtol=rtol, atol=atol)
+    torch.testing.assert_close(*(torch.autograd.grad(x, leaves) for x in (loss, expected)), rtol=rtol, atol=atol)
+
+
 # --- negatives ------------------------------------------------------------------------------------------------
 
 
@@ -38,15 +43,11 @@ def test_infonce_with_negatives_is_cross_entropy_over_longer_rows():
     labels, criterion = torch.arange(N), made("ince")
     expected = F.cross_entropy(logits(z1, torch.cat([z2, shared])), labels)
     loss = criterion(z1, z2, negatives=shared)
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-13)
-    for got, want in zip(*(torch.autograd.grad(x, (z1, z2, shared)) for x in (loss, expected)), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    assert_same(loss, expected, (z1, z2, shared))
     rows = torch.einsum("nd,nkd->nk", F.normalize(z1, dim=1), F.normalize(own, dim=2)) / 0.4
     expected = F.cross_entropy(torch.cat([logits(z1, z2), rows], 1), labels)
     loss = criterion(z1, z2, negatives=own)
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-13)
-    for got, want in zip(*(torch.autograd.grad(x, (z1, z2, own)) for x in (loss, expected)), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    assert_same(loss, expected, (z1, z2, own))
 
 
 @pytest.mark.parametrize("layout", ["cross", "joint"])
@@ -68,8 +69,7 @@ def test_negatives_are_streamed_and_go_with_every_kernel(kernel, shape):
         loss = Alignment(*parts, **options)(z1, z2, negatives=h)
         found.append([loss, *torch.autograd.grad(loss, (z1, z2, h))])
     for other in found[1:]:
-        for got, want in zip(other, found[0], strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(other, found[0], rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("bad", [torch.ones(3, D + 1), torch.ones(N + 1, 2, D), torch.ones(3), torch.ones(3, D).long()])
@@ -111,11 +111,7 @@ def test_groups_leave_out_negatives_of_the_same_group(block):
         if name in ("simclr", "iot"):  # there, two views of a sample are of one group, too
             continue
         criterion = made(name, block=block)
-        got, want = criterion(z1, z2, groups=groups), made(name)(z1, z2, allowed=allowed)
-        torch.testing.assert_close(got, want)
-        pairs = (torch.autograd.grad(loss, (z1, z2)) for loss in (got, want))
-        for one, other in zip(*pairs, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+        assert_same(criterion(z1, z2, groups=groups), made(name)(z1, z2, allowed=allowed), (z1, z2), 1e-9, 1e-11)
 
 
 def test_a_positive_that_is_not_allowed_is_no_positive():
@@ -200,9 +196,7 @@ def test_a_teacher_s_plan_as_target_is_the_loss_between_two_plans(shape, dense, 
     criterion = Alignment(Cosine(0.2), (Rows(), Columns()), KL(), Teacher(0.3, iterations=2000, tol=1e-13),
                           iterations=2000, tol=1e-12, block=None if dense else 2)  # fmt: skip
     loss, expected = criterion(z1, z2, teacher=(t1, t2)), klot(z1, z2, t1, t2, 0.2, 0.3, 2000)
-    torch.testing.assert_close(loss, expected, rtol=1e-7, atol=1e-9)
-    for got, want in zip(*(torch.autograd.grad(x, (z1, z2)) for x in (loss, expected)), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-8)
+    assert_same(loss, expected, (z1, z2), 1e-6, 1e-8)
 
 
 def test_a_teacher_mixes_with_known_pairs_and_is_asked_for():
@@ -235,19 +229,22 @@ def test_with_the_total_mass_a_constant_added_to_log_k_changes_nothing(gradient,
         assert criterion.plan(z1, z2).mass.item() == pytest.approx(N)
         found.append([loss, *torch.autograd.grad(loss, (z1, z2))])
     if not any(isinstance(d, gcalign.Robust) for _, d in getattr(divergence, "terms", ())):  # which has a scale
-        for got, want in zip(*found, strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(*found, rtol=1e-7, atol=1e-9)
     assert torch.autograd.gradcheck(criterion, (z1, z2), atol=1e-6)
 
 
-def test_the_plan_of_a_total_mass_is_that_of_dykstra():
-    log_k = draw(5, 7).detach()
-    sides = Rows(0.3), Columns(0.5), TotalMass(4.0)
-    plan = gcalign.solve(log_k, sides, gcalign.Entropic(0.4), iterations=5000, tol=1e-13)
-    by_sets = gcalign.solve(log_k, (*sides, gcalign.Capacity(1e6)), gcalign.Entropic(0.4), iterations=5000, tol=1e-13)
+@pytest.mark.parametrize(("at_least", "shift"), [(False, 0.0), (True, -4.0), (True, 4.0)])
+def test_the_plan_of_a_total_mass_is_that_of_dykstra(at_least, shift):
+    log_k = draw(5, 7).detach() + shift
+    sides, exact = (Rows(0.3), Columns(0.5), TotalMass(4.0, at_least)), {"iterations": 5000, "tol": 1e-13}
+    plan = gcalign.solve(log_k, sides, gcalign.Entropic(0.4), **exact)
+    by_sets = gcalign.solve(log_k, (*sides, gcalign.Capacity(1e6)), gcalign.Entropic(0.4), **exact)
     torch.testing.assert_close(plan.matrix, by_sets.matrix, rtol=1e-8, atol=1e-12)
-    with pytest.raises(ValueError, match="rows must sum to 5 and all entries must sum to 4"):
-        gcalign.solve(log_k, (Rows(), TotalMass(4.0)))
+    mass = 6 if at_least else 4
+    with pytest.raises(ValueError, match=f"rows must sum to 5 and all entries must sum to {mass}"):
+        gcalign.solve(log_k, (Rows(), TotalMass(mass, at_least)))
+    if at_least:
+        assert gcalign.solve(log_k, (Rows(), TotalMass(4.0, at_least))).mass.item() == pytest.approx(5)
 
 
 STREAMED = [(mode, block) for mode in ("auto", "truncated", "implicit") for block in (None, 3)]
@@ -263,26 +260,8 @@ def test_with_at_least_the_mass_a_plan_that_lacks_it_is_filled_up_and_no_other_i
         criterion = Alignment(kernel, (*sides, TotalMass(at_least=True)), divergence, **options)
         expected = Alignment(kernel, sides if same is None else (*sides, same), divergence, **options)
         assert (float(criterion.plan(z1, z2).mass) > N + 1e-6) == (same is None)
-        for got, want in zip(_with_gradients(criterion, z1, z2), _with_gradients(expected, z1, z2), strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+        assert_same(criterion(z1, z2), expected(z1, z2), (z1, z2))
         assert torch.autograd.gradcheck(criterion, (z1, z2), atol=1e-6, fast_mode=True)
-
-
-def _with_gradients(criterion, z1, z2):
-    loss = criterion(z1, z2)
-    return [loss, *torch.autograd.grad(loss, (z1, z2))]
-
-
-def test_with_at_least_the_mass_the_plan_is_that_of_dykstra():
-    for shift in (-4.0, 4.0):
-        log_k = draw(5, 7).detach() + shift
-        sides, exact = (Rows(0.3), Columns(0.5), TotalMass(4.0, at_least=True)), {"iterations": 5000, "tol": 1e-13}
-        plan = gcalign.solve(log_k, sides, gcalign.Entropic(0.4), **exact)
-        by_sets = gcalign.solve(log_k, (*sides, gcalign.Capacity(1e6)), gcalign.Entropic(0.4), **exact)
-        torch.testing.assert_close(plan.matrix, by_sets.matrix, rtol=1e-8, atol=1e-12)
-    assert gcalign.solve(log_k, (Rows(), TotalMass(4.0, at_least=True))).mass.item() == pytest.approx(5)
-    with pytest.raises(ValueError, match="rows must sum to 5 and all entries must sum to 6"):
-        gcalign.solve(log_k, (Rows(), TotalMass(6.0, at_least=True)))
 
 
 @given(st.integers(0, 1000), st.integers(3, 9), st.floats(0.05, 1.0), st.floats(-8.0, 4.0))
@@ -333,5 +312,4 @@ def test_siglip_is_the_published_formula_with_gradients_of_scale_and_bias():
     torch.testing.assert_close(loss, expected)
     got = torch.autograd.grad(loss, (z1, z2, criterion.kernel.bias, criterion.kernel.log_eps))
     want = torch.autograd.grad(expected, (z1, z2, bias, scale))
-    for one, other in zip(got, (*want[:3], -want[3] * scale), strict=True):
-        torch.testing.assert_close(one, other.detach(), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(got, (*want[:3], (-want[3] * scale).detach()), rtol=1e-8, atol=1e-10)

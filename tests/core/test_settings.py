@@ -48,8 +48,7 @@ def test_whoever_sets_an_attribute_gets_what_is_printed(name, both_ways):
         z = views()
         loss = c(*z)
         grads.append([loss, *torch.autograd.grad((loss * (weights[: len(loss)] if loss.dim() else 1)).sum(), z)])
-    for got, want in zip(*grads, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(

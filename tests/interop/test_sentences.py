@@ -55,8 +55,7 @@ def gradient(loss: Tensor, model: nn.Module) -> list[Tensor]:
 
 def assert_same(one: list[Tensor], other: list[Tensor], tol: float = 1e-8) -> None:
     assert max(float(g.norm()) for g in other) > 1e-6
-    for a, b in zip(one, other, strict=True):
-        torch.testing.assert_close(a, b, rtol=tol, atol=tol)
+    torch.testing.assert_close(one, other, rtol=tol, atol=tol)
 
 
 # --- without the library ----------------------------------------------------------------------------------------
@@ -91,6 +90,70 @@ def test_hard_negatives_have_a_gradient_for_every_method(name):
     assert slope == pytest.approx((around[0] - around[1]) / (2 * step), rel=2e-4, abs=1e-7)
 
 
+def joint_ranking(z: list[Tensor], scale: float, directions: tuple[str, ...], mode: str | None, alpha: float) -> Tensor:
+    """The ranking loss with all directions in one softmax and hardness weights, entry by entry."""
+    unit = [F.normalize(column, dim=1) for column in z]
+    queries, docs, n = unit[0], unit[1:], len(z[0])
+    losses = []
+    for i in range(n):
+        logits = []
+        for c, column in enumerate(docs):
+            for j in range(n):
+                s = queries[i] @ column[j]
+                kind = "positive" if i == j and c == 0 else "hard_negatives" if i == j else "in_batch_negatives"
+                raised = kind == mode or (mode == "all_negatives" and kind != "positive")
+                logits.append(scale * s + (alpha * s.detach() if raised else 0))
+        own = logits[i]
+        if "query_to_query" in directions:
+            logits += [scale * queries[i] @ queries[j] for j in range(n) if j != i]
+        if "doc_to_query" in directions:
+            logits += [scale * docs[0][i] @ queries[j] for j in range(n)]
+        if "doc_to_doc" in directions:
+            logits += [scale * docs[0][i] @ column[j] for column in docs for j in range(n) if j != i]
+        losses.append(torch.stack(logits).logsumexp(0) - own)
+    return torch.stack(losses).mean()
+
+
+ALL = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+VARIANTS = [
+    (ALL, None),
+    (("doc_to_doc", "query_to_doc"), None),
+    (("query_to_doc", "query_to_query"), "in_batch_negatives"),
+    (("query_to_doc",), "in_batch_negatives"),
+    (("query_to_doc",), "hard_negatives"),
+    (ALL, "all_negatives"),
+]
+
+
+@pytest.mark.parametrize(("directions", "mode"), VARIANTS)
+@pytest.mark.parametrize("columns", [2, 4])
+def test_directions_and_hardness_are_those_of_the_formula(columns, directions, mode):
+    model, features = Embedder(), texts(columns=columns)
+    options = {"directions": directions, "hardness_mode": mode, "hardness_strength": 4.0}
+    loss = AlignmentLoss(model, "ince", scale=7.0, **options)(features)
+    expected = joint_ranking([model(column)["sentence_embedding"] for column in features], 7.0, directions, mode, 4.0)
+    torch.testing.assert_close(loss, expected)
+    assert_same(gradient(loss, model), gradient(expected, model))
+
+
+def test_two_directions_apart_are_the_symmetric_form():
+    model, features = Embedder(), texts(columns=3)
+    apart = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+    for name in ("ince", "gca-uot"):
+        one = AlignmentLoss(model, name, **apart)(features)
+        torch.testing.assert_close(one, AlignmentLoss(model, name, symmetric=True)(features))
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("clip", "siglip")])
+@pytest.mark.parametrize(("directions", "mode"), [(ALL, None), (ALL[:1], "all_negatives")])
+def test_directions_and_hardness_train_with_every_method(name, directions, mode):
+    z = [torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+    z = [column.requires_grad_() for column in z]
+    options = {"directions": directions, "hardness_mode": mode, "hardness_strength": 4.0}
+    loss = AlignmentLoss(nn.Identity(), name, scale=5.0, **options).compute_loss_from_embeddings(z)
+    assert all(bool(g.isfinite().all()) and float(g.norm()) > 1e-6 for g in torch.autograd.grad(loss, z))
+
+
 def test_a_method_of_pairs_is_that_of_the_library():
     model, features = Embedder(), texts()
     z1, z2 = (model(column)["sentence_embedding"] for column in features)
@@ -112,8 +175,7 @@ def test_another_similarity_is_the_kernel():
     loss = AlignmentLoss(nn.Identity(), "ince", 1.0, dot_score).compute_loss_from_embeddings(z)
     expected = F.cross_entropy(z[0] @ torch.cat(z[1:]).T, torch.arange(6))
     torch.testing.assert_close(loss, expected)
-    for a, b in zip(torch.autograd.grad(loss, z), torch.autograd.grad(expected, z), strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(torch.autograd.grad(loss, z), torch.autograd.grad(expected, z))
 
 
 def test_half_precision_is_computed_in_float32():
@@ -172,6 +234,13 @@ def test_settings_are_those_of_the_model_card():
         (lambda: AlignmentLoss(nn.Identity(), "gca-uott"), "did you mean"),
         (lambda: AlignmentLoss(nn.Identity(), "byol", similarity_fct=torch.cdist), "cosine kernel"),
         (lambda: AlignmentLoss(nn.Identity()).compute_loss_from_embeddings([torch.eye(3)]), "at least two"),
+        (lambda: AlignmentLoss(nn.Identity(), directions=("doc_to_doc",)), "must have 'query_to_doc'"),
+        (lambda: AlignmentLoss(nn.Identity(), directions=ALL, partition_mode="per_direction"), "write partition_mode"),
+        (lambda: AlignmentLoss(nn.Identity(), directions=ALL, symmetric=True), "no symmetric form"),
+        (lambda: AlignmentLoss(nn.Identity(), directions=ALL, gather_across_devices=True), "leave out gather_across"),
+        (lambda: AlignmentLoss(nn.Identity(), directions=ALL, block=4), "leave out block"),
+        (lambda: AlignmentLoss(nn.Identity(), hardness_mode="hard"), "hardness_mode='hard'"),
+        (lambda: AlignmentLoss(nn.Identity(), hardness_strength=-1.0), "hardness_strength=-1"),
         (lambda: CachedAlignmentLoss(nn.Identity(), learnable=True), "cannot be learnt"),
         (lambda: CachedAlignmentLoss(nn.Identity(), mini_batch_size=0), "mini_batch_size=0"),
         (lambda: CachedAlignmentLoss(nn.Identity(), guide=nn.Identity()), "use AlignmentLoss"),
@@ -343,6 +412,30 @@ def test_ince_is_the_loss_of_the_original(library, request, kind, columns, symme
     values = [criterion(features_of(model, columns), None) for criterion in (theirs, ours)]
     assert values[1].item() == pytest.approx(values[0].item(), abs=1e-5)
     assert_same(gradients(values[1], model), gradients(values[0], model), 1e-5)
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"directions": ALL},
+        {"hardness_mode": "hard_negatives", "hardness_strength": 5.0},
+        {"directions": ALL[:2], "hardness_mode": "all_negatives", "hardness_strength": 9.0},
+        {
+            "directions": ("query_to_doc", "doc_to_query"),
+            "partition_mode": "per_direction",
+            "hardness_mode": "in_batch_negatives",
+            "hardness_strength": 9.0,
+        },
+    ],
+)
+def test_directions_and_hardness_are_those_of_the_original(library, static, columns, options):
+    from sentence_transformers.sentence_transformer import losses
+
+    both = (losses.MultipleNegativesRankingLoss(static, **options), AlignmentLoss(static, "ince", **options))
+    values = [criterion(features_of(static, columns), None) for criterion in both]
+    assert values[1].item() == pytest.approx(values[0].item(), abs=1e-5)
+    assert_same(gradients(values[1], static), gradients(values[0], static), 1e-5)
 
 
 @pytest.mark.parametrize("name", ["ince", "gca-ince", "gca-uot"])

@@ -92,6 +92,32 @@ def test_targets_in_groups_compile_and_have_their_gradient(target, divergence):
     assert_same(differentiated(compiled, *batch(), **known), differentiated(criterion, *batch(), **known))
 
 
+SUMS_AND_MASS = (gcalign.Rows(0.2), gcalign.Columns(0.2), gcalign.TotalMass(at_least=True))
+
+
+@pytest.mark.parametrize("gradient", ["auto", "unrolled"])
+@pytest.mark.parametrize("divergence", [gcalign.KL() + gcalign.Robust(0.5, 0.1), gcalign.SquaredL2()], ids=repr)
+def test_a_target_with_an_empty_row_is_refused_by_compiled_code_in_every_mode(divergence, gradient):
+    torch._dynamo.reset()
+    criterion = gcalign.Alignment(gcalign.Cosine(0.1), SUMS_AND_MASS, divergence, gradient=gradient)
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    target = torch.eye(20, dtype=torch.float64)
+    target[0, 1] = 0.5
+    assert_same(differentiated(compiled, *batch(), target=target), differentiated(criterion, *batch(), target=target))
+    target[:, 3] = 0
+    with pytest.raises((ValueError, RuntimeError), match="has no positive"):
+        compiled(*batch(), target=target)
+
+
+def test_total_mass_and_powers_of_a_matrix_need_no_autograd_through_iterations():
+    criterion = gcalign.Alignment(gcalign.Cosine(0.1), SUMS_AND_MASS, gcalign.KL() + gcalign.Robust(0.5, 0.1))
+    unrolled = gcalign.Alignment(gcalign.Cosine(0.1), SUMS_AND_MASS, criterion.divergence, gradient="unrolled")
+    target = torch.eye(20, dtype=torch.float64)
+    target[0, 1], target[4, 2] = 0.5, 0.1
+    assert criterion.explain(*batch(), target=target).mode != "unrolled"
+    assert_same(differentiated(criterion, *batch(), target=target), differentiated(unrolled, *batch(), target=target))
+
+
 def test_a_batch_of_another_size_is_compiled_right():
     torch._dynamo.reset()
     criterion = gcalign.method("gca-uot", layout="joint")

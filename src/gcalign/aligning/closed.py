@@ -5,7 +5,8 @@ They need the pairs alone, cost one decomposition, and serve as baselines, as te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -39,13 +40,15 @@ Maps = tuple[Tensor, Tensor]  # [D₁, k], [D₂, k]
 def cca(moments: Moments, ridge: float, dim: int) -> Maps:
     """Regularised canonical correlation: directions by whitened cross-covariance, weighted by their correlation.
 
-    With C_ρ = C + ρ·mean(diag C)·I, the maps are C_xx,ρ^{-1/2} U S^{1/2} and C_yy,ρ^{-1/2} V S^{1/2}, where U S Vᵀ is
-    the singular value decomposition of C_xx,ρ^{-1/2} C_xy C_yy,ρ^{-1/2}.
+    With C + ρ·mean(diag C)·I = L Lᵀ for each side, the maps are L_x⁻ᵀ U S^{1/2} and L_y⁻ᵀ V S^{1/2}, where U S Vᵀ is
+    the singular value decomposition of L_x⁻¹ C_xy L_y⁻ᵀ. Any other root of the covariances gives the same maps.
     """
     levels = [ridge * variance for variance in moments.variances]
-    left, right = _inverse_root(moments.xx, levels[0]), _inverse_root(moments.yy, levels[1])
-    u, s, v = _leading(left @ moments.xy @ right, dim)
-    return left @ u * s.sqrt(), right @ v * s.sqrt()
+    left, right = _root(moments.xx, levels[0]), _root(moments.yy, levels[1])
+    solve = torch.linalg.solve_triangular
+    whitened = solve(left, solve(right, moments.xy.T, upper=False).T, upper=False)
+    u, s, v = _leading(whitened, dim)
+    return solve(left.T, u * s.sqrt(), upper=True), solve(right.T, v * s.sqrt(), upper=True)
 
 
 def procrustes(moments: Moments, ridge: float, dim: int) -> Maps:
@@ -58,8 +61,8 @@ def ridge_regression(moments: Moments, ridge: float, dim: int) -> Maps:
     """The first side predicts the leading principal components of the second."""
     values, vectors = torch.linalg.eigh(moments.yy)
     onto = vectors[:, values.argsort(descending=True)[:dim]]
-    inverse = torch.linalg.inv(_regularised(moments.xx, ridge * moments.variances[0]))
-    return inverse @ moments.xy @ onto, onto
+    root = _root(moments.xx, ridge * moments.variances[0])
+    return torch.cholesky_solve(moments.xy @ onto, root), onto
 
 
 CLOSED: dict[str, Callable[[Moments, float, int], Maps]] = {
@@ -77,10 +80,22 @@ def closed_form(name: str, x: Tensor, y: Tensor, weights: Tensor, ridge: float, 
     """
     form = CLOSED[one_of("teacher", name, CLOSED)]
     x64, y64 = x.double(), y.double()
-    bases = _basis(x64), _basis(y64)
-    moments = Moments.of(x64 @ bases[0], y64 @ bases[1], weights.double(), (x.shape[1], y.shape[1]))
-    a, b = form(moments, ridge, min(dim, *moments.xy.shape))
-    return (bases[0] @ a).to(x.dtype), (bases[1] @ b).to(x.dtype)
+    with _one_thread():
+        bases = _basis(x64), _basis(y64)
+        moments = Moments.of(x64 @ bases[0], y64 @ bases[1], weights.double(), (x.shape[1], y.shape[1]))
+        a, b = form(moments, ridge, min(dim, *moments.xy.shape))
+        return (bases[0] @ a).to(x.dtype), (bases[1] @ b).to(x.dtype)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small decompositions gain little by threads, and on a busy machine these wait for each other: 10 s for 0.1 s."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _basis(x: Tensor) -> Tensor:  # [D, k], orthonormal
@@ -89,14 +104,10 @@ def _basis(x: Tensor) -> Tensor:  # [D, k], orthonormal
     return torch.linalg.qr(x.T)[0] if n < d else torch.eye(d, dtype=x.dtype, device=x.device)
 
 
-def _regularised(c: Tensor, level: float) -> Tensor:
-    level = max(level, torch.finfo(c.dtype).tiny)
-    return c + level * torch.eye(len(c), dtype=c.dtype, device=c.device)
-
-
-def _inverse_root(c: Tensor, level: float) -> Tensor:
-    values, vectors = torch.linalg.eigh(_regularised(c, level))
-    return vectors * values.clamp(min=values.max() * 1e-12).rsqrt() @ vectors.T
+def _root(c: Tensor, level: float) -> Tensor:
+    """L with L Lᵀ = C + level·I; the level is raised if the sum could not be told from a singular matrix."""
+    level = max(level, 1e-10 * float(c.diagonal().max()), torch.finfo(c.dtype).tiny)
+    return torch.linalg.cholesky(c + level * torch.eye(len(c), dtype=c.dtype, device=c.device))
 
 
 def _leading(c: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:

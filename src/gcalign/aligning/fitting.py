@@ -14,7 +14,7 @@ from gcalign.aligning.doubts import LEAST_AUDITED, probabilities, weights_of
 from gcalign.aligning.inputs import Items, checked_pairs, folds_of, groups_of, kept_together
 from gcalign.aligning.report import AlignmentReport
 from gcalign.aligning.retrieval import Recall, recall
-from gcalign.aligning.search import DISTRACTORS, FOLDS, Choice, CrossValidation, Tick, held_out_ranks
+from gcalign.aligning.search import DISTRACTORS, FOLDS, CrossValidation, Tick, held_out_ranks
 from gcalign.aligning.training import Examples, Heads, Settings, fit
 
 MOST_PAIRS = 50_000  # more are sampled
@@ -53,7 +53,7 @@ class Inputs:
                 )
         known = known[usable[0][known[:, 0]] & usable[1][known[:, 1]]]
         if len(known) > MOST_PAIRS:
-            notes.append(f"{MOST_PAIRS:,} of {len(known):,} pairs are used, drawn at random")
+            notes.append(f"{MOST_PAIRS:,} of {len(known):,} pairs are used, chosen at random")
             known = known[torch.randperm(len(known), generator=generator)[:MOST_PAIRS].sort().values]
         if len(known) < FEW:
             notes.append(
@@ -119,10 +119,18 @@ def fitted(
         choice = CrossValidation(training, folds, given, seed, tick).run(budget, audited=audited)
         training = replace(training, weights=choice.weights)
         under("measure")
-        measured = _measured(examples, training, test, choice, seed, tick) if evaluated else ({}, [])
-        retrieval, curve = measured
+        retrieval: dict[str, Recall] = {}
+        curve: list[tuple[int, float]] = []
+        wrong = torch.zeros(n)
+        wrong[seen] = choice.wrong
+        if (evaluated or audited) and len(test) and len(training) >= 2:
+            unseeing = fit(training, choice.settings, seed, tick)  # heads that never saw the held-out pairs
+            if audited and len(test) >= LEAST_AUDITED:
+                x, y = unseeing[0](examples.x[test]), unseeing[1](examples.y[test])
+                wrong[test] = probabilities(x, y, torch.zeros(len(test), dtype=torch.long), seed)
+            if evaluated:
+                retrieval, curve = _measured(examples, training, test, unseeing, choice.settings, seed, tick)
         under("fit")
-        wrong = _doubted(examples, training, seen, test, choice, seed) if audited else torch.zeros(n)
         weighted = bool((choice.weights < 1).any())
         every = replace(examples, weights=weights_of(wrong)) if weighted else examples
         heads = fit(every, choice.settings, seed, tick)
@@ -145,35 +153,23 @@ def fitted(
 
 
 def _measured(
-    examples: Examples, training: Examples, test: Tensor, choice: Choice, seed: int, tick: Tick
+    examples: Examples, training: Examples, test: Tensor, heads: Heads, settings: Settings, seed: int, tick: Tick
 ) -> tuple[dict[str, Recall], list[tuple[int, float]]]:
-    """R@k on held-out pairs: of the chosen settings, of rivals without weights, and with fewer pairs."""
+    """R@k on held-out pairs: of the heads, of rivals without weights, and with fewer pairs."""
 
-    def measured(seen: Examples, settings: Settings) -> Recall:
-        ranks = held_out_ranks(fit(seen, settings, seed, tick), examples, test)
+    def measured(heads: Heads) -> Recall:
+        ranks = held_out_ranks(heads, examples, test)
         return recall(ranks, len(test) + min(DISTRACTORS, len(examples.pool_b)))
 
-    if not len(test) or len(training) < 2:
-        return {}, []
-    retrieval = {"aligner": measured(training, choice.settings)}
+    retrieval = {"aligner": measured(heads)}
     even = replace(training, weights=torch.ones(len(training)))
     for name, own in RIVALS.items():
-        retrieval[name] = measured(even, replace(choice.settings, method=name, teacher="cca", hidden=0, **own))
+        rival = replace(settings, method=name, teacher="cca", hidden=0, **own)
+        retrieval[name] = measured(fit(even, rival, seed, tick))
     order = torch.randperm(len(training), generator=torch.Generator().manual_seed(seed))
     curve = [
-        (size, measured(training.take(order[:size]), choice.settings).at_1)
+        (size, measured(fit(training.take(order[:size]), settings, seed, tick)).at_1)
         for size in (len(training) // 4, len(training) // 2)
         if size >= 10
     ]
     return retrieval, [*curve, (len(training), retrieval["aligner"].at_1)]
-
-
-def _doubted(examples: Examples, training: Examples, seen: Tensor, test: Tensor, choice: Choice, seed: int) -> Tensor:
-    """The probability that each pair is wrong, those held out included: the teacher never saw them."""
-    wrong = torch.zeros(len(examples))
-    wrong[seen] = choice.wrong
-    if len(test) >= LEAST_AUDITED:
-        a, b = fit(training, replace(choice.settings, method=choice.settings.closed), seed)
-        x, y = a(examples.x[test]), b(examples.y[test])
-        wrong[test] = probabilities(x, y, torch.zeros(len(test), dtype=torch.long), seed)
-    return wrong

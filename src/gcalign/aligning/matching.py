@@ -32,9 +32,11 @@ class Matches:
     @torch.no_grad()
     def of(za: Tensor, zb: Tensor) -> Matches:
         """Those that are each other's best in the plan between unit rows."""
-        plan = solve(za @ zb.T / EPS, iterations=ITERATIONS, tol=TOL).log
-        mass, j = plan.max(1)
-        i = (plan.argmax(0)[j] == torch.arange(len(za))).nonzero().flatten()
+        log_k = (za / EPS) @ zb.T
+        plan = solve(log_k, iterations=ITERATIONS, tol=TOL)
+        log_p = log_k.add_(plan.log_u[:, None]).add_(plan.log_v)  # in place: the pools may have 8,000 items each
+        mass, j = log_p.max(1)
+        i = (mass >= log_p.amax(0)[j]).nonzero().flatten()
         return Matches(i, j[i], mass[i].exp())
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gcalign import metrics
-from gcalign.constraints import has_relaxed_side
+from gcalign.constraints import can_lose_mass
 from gcalign.entries import guided
-from gcalign.errors import count, positive
+from gcalign.errors import count, one_of, positive
 from gcalign.interop.ranks import with_own_value
 from gcalign.kernels import Cosine, Kernel, normalize
 from gcalign.methods import method as named
@@ -40,6 +40,9 @@ except ImportError:  # not installed, or older than 6.0
 logger = logging.getLogger(__name__)
 SCALE = 20.0  # the default of the library
 CHECK_EVERY = 100  # calls between two looks at the embeddings; each solves a plan once more
+DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+PARTITIONS = ("joint", "per_direction")
+HARDNESS = ("in_batch_negatives", "hard_negatives", "all_negatives")
 _FIXED = {
     "gather": "write gather_across_devices=",
     "reduction": "the loss is a mean",
@@ -83,6 +86,14 @@ class AlignmentLoss(nn.Module):
         guide: a second `SentenceTransformer` with the same tokenizer. Texts of other pairs that it finds more similar
             than the positive are left out, as in GISTEmbed; see `gcalign.guided`. Hard negatives stay.
         margin: of the guide.
+        directions: which similarities are candidates of a pair: those of the anchor to all texts ("query_to_doc",
+            always) and to other anchors ("query_to_query"), of the positive to anchors ("doc_to_query") and to texts of
+            other pairs ("doc_to_doc"). As in the original, see `partition_mode`.
+        partition_mode: "joint" has the candidates of all directions in one row of the plan. "per_direction" with
+            "doc_to_query" is `symmetric=True`.
+        hardness_mode: the negatives whose similarity s is raised by `hardness_strength` · s before the plan, without a
+            gradient: "in_batch_negatives" (texts of other pairs), "hard_negatives" (the pair's own) or "all_negatives".
+        hardness_strength: of `hardness_mode`, added to `scale`.
         eps: temperature ε, in place of `scale`.
         options: options of the method, e.g. `least_mass=True` or `block=1024`.
 
@@ -106,6 +117,10 @@ class AlignmentLoss(nn.Module):
         *,
         guide: Any = None,
         margin: float = 0.0,
+        directions: Sequence[str] = DIRECTIONS[:1],
+        partition_mode: str = "joint",
+        hardness_mode: str | None = None,
+        hardness_strength: float = 0.0,
         eps: float | None = None,
         **options: Any,
     ) -> None:
@@ -122,23 +137,49 @@ class AlignmentLoss(nn.Module):
                 raise TypeError(f"{word}={options[word]!r} cannot be chosen here: {why}")
         if guide is not None and _vocabulary(guide) != _vocabulary(model):
             raise ValueError("the tokenizer of guide must be that of model, whose tokens it reads; choose such a guide")
+        one_of("partition_mode", partition_mode, PARTITIONS)
+        positive("hardness_strength", hardness_strength, "the papers use 5 and 9", zero=True)
+        if hardness_mode is not None:
+            one_of("hardness_mode", hardness_mode, HARDNESS)
+        self.directions, self.partition_mode = _checked(directions, partition_mode), partition_mode
+        self.hardness_mode, self.hardness_strength = hardness_mode, hardness_strength
+        symmetric = symmetric or (partition_mode == "per_direction" and "doc_to_query" in directions)
+        self._more = self.directions[1:] if partition_mode == "joint" else ()
         self.model, self.guide = model, guide
         self.method, self.scale, self.similarity_fct, self.symmetric = method, scale, similarity_fct, symmetric
         self.gather_across_devices, self.margin, self.options = gather_across_devices, margin, options
-        chosen = {"layout": "cross", "learnable": False, **options}
-        reduction = "none" if gather_across_devices else "mean"
-        criterion: Any = named(method, eps=1 / scale, gather=gather_across_devices, reduction=reduction, **chosen)
+        self.criterion = self._criterion(self._more, hardness_mode if hardness_strength else None)
+        hardened = self.symmetric and hardness_mode is not None
+        self._back = self._criterion() if hardened else self.criterion  # no hardness there, as in the original
+        self._calls, self._first_cosine, self._warned = 0, math.nan, False
+
+    def _criterion(self, more: Sequence[str] = (), hardness: str | None = None) -> Any:
+        """The criterion of rows of candidates; `more` directions and hardness need a kernel of their own."""
+        gather = self.gather_across_devices
+        chosen = {"layout": "cross", "learnable": False, **self.options}
+        reduction = "none" if gather else "mean"
+        criterion: Any = named(self.method, eps=1 / self.scale, gather=gather, reduction=reduction, **chosen)
         if isinstance(criterion, Symmetric):
             criterion, self.symmetric = criterion.alignment, True
-        if _name(similarity_fct) not in ("cos_sim", "pytorch_cos_sim"):
-            if not isinstance(criterion.kernel, Cosine) or criterion.kernel.learnable:
-                raise ValueError(
-                    f"method={method!r} with similarity_fct={_name(similarity_fct)} must have the cosine kernel and a "
-                    "fixed eps; try 'gca-ince', or leave out similarity_fct and learnable"
-                )
-            criterion.kernel = _Similarity(1 / scale, similarity_fct)
-        self.criterion = criterion
-        self._calls, self._first_cosine, self._warned = 0, math.nan, False
+        cosines = _name(self.similarity_fct) in ("cos_sim", "pytorch_cos_sim")
+        if cosines and not more and hardness is None:
+            return criterion
+        asked = "similarity_fct" if not cosines else "directions" if more else "hardness_mode"
+        if not isinstance(criterion.kernel, Cosine) or criterion.kernel.learnable:
+            raise ValueError(
+                f"method={self.method!r} with {asked}= must have the cosine kernel and a fixed eps; try 'gca-ince', or "
+                f"leave out {asked} and learnable"
+            )
+        if more and self.symmetric:
+            raise ValueError(
+                f"directions={self.directions} in one row of the plan have no symmetric form; leave out symmetric, or "
+                "write partition_mode='per_direction' and directions=('query_to_doc', 'doc_to_query')"
+            )
+        if (more or hardness is not None) and (gather or "block" in self.options):
+            other = "gather_across_devices" if gather else "block"
+            raise ValueError(f"{asked}= reads whole columns of one process; leave out {other}, or {asked}")
+        criterion.kernel = _Similarity(1 / self.scale, self.similarity_fct, more, hardness, self.hardness_strength)
+        return criterion
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         """The loss of the columns (anchors, positives, negatives, …); labels are not read."""
@@ -156,11 +197,12 @@ class AlignmentLoss(nn.Module):
         if len(embeddings) < 2:
             raise ValueError(f"{len(embeddings)} column of texts; give at least two: anchors and their positives")
         anchors, positives = embeddings[:2]
-        negatives = torch.cat(embeddings[2:]) if len(embeddings) > 2 else None
+        columns = [*embeddings[2:], *(x for name in self._more for x in _columns(name, embeddings))]
+        negatives = torch.cat(columns) if columns else None
         self._watch(anchors, positives, negatives)
         loss = self.criterion(anchors, positives, negatives=negatives, allowed=allowed)
         if self.symmetric:
-            back = self.criterion(positives, anchors, allowed=None if allowed is None else allowed.T)
+            back = self._back(positives, anchors, allowed=None if allowed is None else allowed.T)
             loss = 0.5 * (loss + back)
         return with_own_value(loss, len(anchors)) if self.gather_across_devices else loss
 
@@ -178,7 +220,7 @@ class AlignmentLoss(nn.Module):
         if self._warned or calls % CHECK_EVERY or len(anchors) < 2:
             return
         share = None
-        if has_relaxed_side(self.criterion.constraints):
+        if can_lose_mass(self.criterion.constraints):
             share = self.criterion.plan(anchors, positives, negatives=negatives).mass / len(anchors)
         if math.isnan(self._first_cosine):
             self._first_cosine = float(metrics.negative_similarity(anchors, positives))
@@ -195,6 +237,10 @@ class AlignmentLoss(nn.Module):
             "similarity_fct": _name(self.similarity_fct),
             "symmetric": self.symmetric,
             "gather_across_devices": self.gather_across_devices,
+            "directions": self.directions,
+            "partition_mode": self.partition_mode,
+            "hardness_mode": self.hardness_mode,
+            "hardness_strength": self.hardness_strength,
         }
         if self.guide is not None:
             settings.update(guide=self.guide, margin=self.margin)
@@ -289,17 +335,79 @@ class CachedAlignmentLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # 
 
 
 class _Similarity(Kernel):
-    """log K = (s(x, y) − 1)/ε for any function s of all pairs."""
+    """log K = (s − 1)/ε for any function s of all pairs, with columns for more directions, and hardness.
 
-    def __init__(self, eps: float, similarity: Callable[[Tensor, Tensor], Tensor]) -> None:
+    Columns are the positives, c − 1 columns of hard negatives, and the texts of each further direction in its order.
+    Of these, a text and its own pair have no entry.
+    """
+
+    def __init__(
+        self,
+        eps: float,
+        similarity: Callable[[Tensor, Tensor], Tensor],
+        more: Sequence[str] = (),
+        hardness: str | None = None,
+        strength: float = 0.0,
+    ) -> None:
         super().__init__(eps)
-        self.similarity = similarity
+        self.similarity, self.more, self.hardness, self.strength = similarity, more, hardness, strength
 
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
-        return 1 - self.similarity(x, y)
+        if not self.more and self.hardness is None:
+            return 1 - self.similarity(x, y)
+        n, all_texts = len(x), "doc_to_doc" in self.more
+        single = len(self.more) - all_texts
+        texts = y[: (len(y) - single * n) // (1 + all_texts)]
+        more = [self._direction(name, x, texts) for name in self.more]
+        return 1 - torch.cat([self._hardened(self.similarity(x, texts)), *more], 1)
+
+    def _hardened(self, s: Tensor) -> Tensor:  # [n, c·n] -> [n, c·n]
+        if self.hardness is None:
+            return s
+        own, positives = _own(s), torch.arange(s.shape[1], device=s.device) < len(s)
+        chosen = {
+            "in_batch_negatives": ~own,
+            "hard_negatives": own & ~positives,
+            "all_negatives": ~(own & positives),
+        }[self.hardness]
+        return s + torch.where(chosen, self.strength * self._eps * s.detach(), 0.0)
+
+    def _direction(self, name: str, x: Tensor, texts: Tensor) -> Tensor:
+        positives = texts[: len(x)]
+        if name == "doc_to_query":
+            return self.similarity(x, positives).T
+        s = self.similarity(x, x) if name == "query_to_query" else self.similarity(texts, positives).T
+        return s.masked_fill(_own(s), -math.inf)
 
     def extra_repr(self) -> str:
-        return f"{_name(self.similarity)}, {super().extra_repr()}"
+        words = [_name(self.similarity), super().extra_repr(), *self.more]
+        return ", ".join(words if self.hardness is None else [*words, f"{self.hardness}={self.strength:g}"])
+
+
+def _own(s: Tensor) -> Tensor:  # [n, c·n]
+    """Which texts belong to the pair of the row."""
+    n = len(s)
+    row = torch.arange(n, device=s.device)
+    return row[:, None] == row.repeat(s.shape[1] // n)
+
+
+def _columns(direction: str, embeddings: list[Tensor]) -> list[Tensor]:
+    """The texts that are candidates in a direction."""
+    return embeddings[1:] if direction == "doc_to_doc" else embeddings[:1]
+
+
+def _checked(directions: Sequence[str], partition_mode: str) -> tuple[str, ...]:
+    """The directions in their order."""
+    for name in directions:
+        one_of("directions", name, DIRECTIONS)
+    if DIRECTIONS[0] not in directions:
+        raise ValueError(f"directions={tuple(directions)} must have 'query_to_doc', the direction of the pairs; add it")
+    alike = [name for name in ("query_to_query", "doc_to_doc") if name in directions]
+    if partition_mode == "per_direction" and alike:
+        raise ValueError(
+            f"{alike[0]!r} has no pairs of its own to tell apart; write partition_mode='joint', or leave it out"
+        )
+    return tuple(name for name in DIRECTIONS if name in directions)
 
 
 def _name(function: Any) -> str:

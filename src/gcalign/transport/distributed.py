@@ -76,7 +76,7 @@ def exchange_headers(
     refused = [rank for rank, h in enumerate(ranks) if not h[0]]
     if sides is not None and refused:
         raise RuntimeError(
-            f"rank {refused[0]} refused its batch, so no batch can be joined; see the error of that rank"
+            f"rank {refused[0]} has an error in its batch, so no batch can be joined; see the error of that rank"
         )
     if sides is not None:
         _check_same_criterion(shard, [h[4:6] for h in ranks], criterion, eps)

@@ -13,7 +13,7 @@ loss.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from gcalign.transport.statistics import Statistic
 from gcalign.transport.support import Pairs, Support
 
 MANY = 20  # recorded iterations from which their reversal may end early
+LARGE = 1 << 20  # entries of a kernel from which a step on the CPU takes longer than a look at its result
 
 # --- which gradient -------------------------------------------------------------------------------------------
 
@@ -171,8 +172,9 @@ def backward(
             return None, [None] * len(wanted)
         weight, scale = _envelope_weights(problem, s, on_target)
         if s.linear:
-            z = s.rows[s.recorded - 1, 1] if operator.shard is None else (s.a + operator.r).exp()
-            factors = (scale * z)[:, None], s.columns[s.recorded if problem.columns is not None else 0, 0][:, None]
+            assert s.x is not None
+            z = s.record[-1].scaling if operator.shard is None else (s.a + operator.r).exp()
+            factors = (scale * z)[:, None], s.x[:, None]
         else:
             parts = Parts()
             parts.add(s.a, scale.expand(len(s.a)), s.b, None)
@@ -289,100 +291,110 @@ def _linear(
 ) -> tuple[Tensor, Tensor] | None:
     """left [n, k] and right [m, k] with K̂ ∘ (left rightᵀ) = ∂L/∂log K off the target.
 
-    With y = −τ₂ b̄/(K̂ᵀz) a column step sends K̂ ∘ (z ⊗ y) to the kernel and z ∘ K̂y to ū; with δ = −τ₁ ū/(K̂x) a row step
-    sends K̂ ∘ (δ ⊗ x) to the kernel and x ∘ K̂ᵀδ to the v̄ before it.
+    A column step sends K̂ ∘ (z ⊗ −τ₂y) to the kernel and −τ₂ z ∘ K̂y to ū, where y = b̄/(K̂ᵀz). A row step sends
+    K̂ ∘ (−τ₁δ ⊗ x) to the kernel and −τ₁ x ∘ K̂ᵀδ to the v̄ before it, where δ = ū/(K̂x). So the factors −τ₂ and τ₁τ₂
+    are left out of y and δ, and multiplied in at the end.
     """
-    rows, columns, done = problem.rows, problem.columns, s.recorded
-    zs, xs = s.rows[:, 1].unbind(), s.columns[:, 0].unbind()
-    lefts: list[Tensor] = []
-    rights: list[Tensor] = []
+    rows, columns = problem.rows, problem.columns
+    sums, by_columns, by_rows = list[Factors](), list[Factors](), list[Factors]()
     if rho is not None:
-        end = done if columns is not None else 0
-        y = rho / s.rows[end, 0]
-        lefts.append(y)
-        rights.append(xs[end])
+        assert s.x is not None
+        assert s.kx is not None
+        y = rho / s.kx
+        sums.append((y, s.x))
         if b is not None:
-            b = torch.addcmul(b, xs[end], _products(operator, None, y)[1])
+            b = torch.addcmul(b, s.x, operator.rmatvec(y))
     if sigma is not None and columns is None:  # only the divergence needs these sums
         z = (s.a + operator.r).exp()
-        y = sigma / _products(operator, None, z)[1]
-        lefts.append(z)
-        rights.append(y)
+        y = sigma / operator.rmatvec(z)
+        sums.append((z, y))
         if a is not None:
-            a = torch.addcmul(a, z, _products(operator, y, None)[0])
-    if a is not None and b is not None:
-        tau_1, tau_2 = exponents(problem, problem.eps_value)
-        minus_k, minus_w = None, None
-        if rows is not None and tau_1 is not None:
-            minus_k = (-s.rows[:done, 0] if tau_1 == 1 else s.rows[:done, 0] * (-1 / tau_1)).unbind()
-        if columns is not None and tau_2 is not None:
-            minus_w = (-s.columns[:done, 1] if tau_2 == 1 else s.columns[:done, 1] * (-1 / tau_2)).unbind()
-        least = None
-        if done >= MANY and not operator.exact:
-            least = 8 * torch.finfo(a.dtype).eps * (a.abs().sum() + b.abs().sum())
-        outer: Tensor | None = a  # the adjoint that u has from outside: of the last iteration's alone
-        for t in range(done - 1, -1, -1):
-            to_w = None
-            if minus_w is not None:
-                to_w = b / minus_w[t]
-                if sigma is not None and t == done - 1:  # the sums of the last column step are read as well
-                    to_w += sigma / s.columns[t, 1]
-                lefts.append(zs[t])
-                rights.append(to_w)
-            if minus_k is None:
+            a = torch.addcmul(a, z, operator.matvec(y))
+    tau_1, tau_2 = exponents(problem, problem.eps_value)
+    if a is not None and b is not None and tau_1 is not None and tau_2 is not None:
+        if columns is None:
+            assert s.record[-1].sums is not None
+            by_rows.append((a / s.record[-1].sums, s.record[-1].before))
+            return _stacked(sums, [], by_rows, (0.0, -tau_1))
+        # b̄/ν is relative to what reaches an entry of the plan from its row, as are these
+        least, every = 0.0, _test_every(operator, len(s.record)) if rows is not None else 0
+        if every and rows is not None:
+            least = torch.finfo(a.dtype).eps * max(_largest(x, rows.mass) for x in (a, rho) if x is not None)
+        if sigma is not None:  # the sums of the last column step are read as well
+            b = b - sigma / tau_2
+        outer: Tensor | None = a / -tau_2  # what u has from outside: in the last iteration alone
+        for t in range(len(s.record) - 1, -1, -1):
+            x, kx, z, w, _ = s.record[t]
+            assert w is not None
+            y = b / w
+            by_columns.append((z, y))
+            if kx is None:  # rows are free
                 break
-            delta, back = _reversed_row_step(operator, to_w, zs[t], outer, minus_k[t], need=t > 0)
-            lefts.append(delta)
-            rights.append(xs[t])
+            delta, back = _reversed_row_step(operator, y, z, outer, kx, tau_1 * tau_2 if t > 0 else None)
+            by_rows.append((delta, x))
             if back is None:
                 break
-            b, outer = xs[t] * back, None
+            b, outer = x * back, None
             # the adjoint decays: once it is negligible, so are the terms of all earlier iterations
-            if least is not None and t % REVERSED == 0 and bool(b.abs().sum() <= least):
+            if every and t % every == 0 and _largest(b, columns.mass) <= least:
                 break
-    if len(lefts) == 1:
-        return lefts[0][:, None], rights[0][:, None]
-    return (torch.stack(lefts, 1), torch.stack(rights, 1)) if lefts else None
+        return _stacked(sums, by_columns, by_rows, (-tau_2, tau_1 * tau_2))
+    return _stacked(sums, [], [], (0.0, 0.0))
+
+
+Factors = tuple[Tensor, Tensor]  # [n], [m]
+
+
+def _stacked(
+    sums: list[Factors], by_columns: list[Factors], by_rows: list[Factors], factors: tuple[float, float]
+) -> tuple[Tensor, Tensor] | None:
+    """All terms as the columns of two matrices; those of column and row steps are multiplied by these factors."""
+    terms = [*by_columns, *by_rows, *sums]
+    if not terms:
+        return None
+    left, right = (torch.stack(vectors) for vectors in zip(*terms, strict=True))
+    start = 0
+    for steps, factor in zip((by_columns, by_rows), factors, strict=True):
+        if steps and factor != 1:
+            right[start : start + len(steps)] *= factor
+        start += len(steps)
+    return left.T, right.T
+
+
+def _test_every(operator: Blocked, done: int) -> int:
+    """Iterations between two tests of whether the adjoint is negligible, which wait for the device; 0 for none."""
+    if operator.exact:
+        return 0
+    if operator.like.device.type == "cpu" and operator.shape[0] * operator.shape[1] >= LARGE:
+        return 1
+    return REVERSED if done >= MANY else 0
+
+
+def _largest(x: Tensor, mass: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x / mass, torch.inf))
 
 
 def _reversed_row_step(
-    operator: Blocked, y: Tensor | None, z: Tensor, outer: Tensor | None, minus_k: Tensor, *, need: bool
+    operator: Blocked, y: Tensor, z: Tensor, outer: Tensor | None, kx: Tensor, factor: float | None
 ) -> tuple[Tensor, Tensor | None]:
-    """δ of the row step, and K̂ᵀδ where it is needed, in one pass: ū = outer + z ∘ K̂y, δ = ū/minus_k."""
-    if y is None:
-        assert outer is not None
-        return outer / minus_k, None
-    one, back = operator.spans == [(0, operator.shape[0])], None
-    delta = z if one else torch.zeros_like(z)
-    for first, last, k in operator.blocks():
-        z_block, minus, more = z, minus_k, outer
+    """δ = (outer + z ∘ K̂y)/(K̂x), and K̂ᵀδ times a factor unless that is None, in one pass."""
+    one, parts, back = operator.spans == [(0, operator.shape[0])], list[Tensor](), None
+    for first, last, k in operator.filled or operator.blocks():
         if not one:  # views cost as much as a small product
-            z_block, minus, more = z[first:last], minus_k[first:last], None if outer is None else outer[first:last]
-        through = torch.mv(k, y)
-        part = (through.mul_(z_block) if more is None else torch.addcmul(more, through, z_block)).div_(minus)
-        if one:
-            delta = part
+            mine = slice(first, last)
+            part = (
+                torch.mv(k, y).mul_(z[mine]) if outer is None else torch.addcmul(outer[mine], torch.mv(k, y), z[mine])
+            )
+            parts.append(part.div_(kx[mine]))
         else:
-            delta[first:last] = part
-        if need:
-            back = torch.mv(k.T, part) if back is None else back.addmv_(k.T, part)
-    if need and operator.shard is not None:
-        back = operator.summed(torch.zeros_like(y) if back is None else back)[0]
+            part = torch.mv(k, y).mul_(z) if outer is None else torch.addcmul(outer, torch.mv(k, y), z)
+            parts.append(part.div_(kx))
+        if factor is not None:
+            back = torch.addmv(y if back is None else back, k.T, parts[-1], beta=back is not None, alpha=factor)
+    delta = parts[0] if one else operator.joined(parts)
+    if factor is not None and (back is None or operator.shard is not None):
+        back = operator.over_ranks(back)
     return delta, back
-
-
-def _products(operator: Blocked, x: Tensor | None, y: Tensor | None) -> tuple[Any, Any]:
-    """K̂x in this rank's rows [n], and K̂ᵀy [m]; None where there is no x or y."""
-    ahead, back = None if x is None else operator.like.new_zeros(operator.shape[0]), None
-    for first, last, k in operator.blocks():
-        if ahead is not None and x is not None:
-            torch.mv(k, x, out=ahead[first:last])
-        if y is not None:
-            part = y[first:last]
-            back = torch.mv(k.T, part) if back is None else back.addmv_(k.T, part)
-    if operator.shard is not None and y is not None:
-        back = operator.summed(operator.like.new_zeros(operator.shape[1]) if back is None else back)[0]
-    return ahead, back
 
 
 # --- from ∂L/∂log K to the kernel's tensors -------------------------------------------------------------------

@@ -54,7 +54,7 @@ def in_logarithms(
             rho = delta if rho is None else rho + delta
             sigma = eta if sigma is None else sigma + eta
         else:
-            if not s.recorded:
+            if not s.record:
                 warnings.warn(
                     "the linear system of gradient='implicit' was not solved, and its iterations were not stored; the "
                     "gradient through the scalings is missing: use gradient='truncated'",
@@ -169,19 +169,19 @@ def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: T
     eps_grad = torch.zeros_like(eps)
     # the adjoint decays: once it is negligible, so are the terms of all earlier iterations
     negligible = 8 * torch.finfo(eps.dtype).eps * (a.abs().sum() + b.abs().sum())
-    for k in range(s.recorded - 1, -1, -1):
-        (log_kv, a_then), (b_before, log_ktu) = s.rows[k], s.columns[k]
+    for k in range(len(s.record) - 1, -1, -1):
+        b_before, log_kv, a_then, log_ktu, _ = s.record[k]
         eta = None
-        if columns is not None:
+        if columns is not None and log_ktu is not None:
             eta, through_eps = _step_adjoint(columns, log_ktu, eps, b)
             parts.add(a_then, None, -log_ktu, eta)
             eps_grad = eps_grad + through_eps
-        if rows is None:
+        if rows is None or log_kv is None:
             break
         by_rows = Scaled(operator, -log_kv, b_before)
-        if eta is not None and k == 0:  # the first iteration
+        if eta is not None and log_ktu is not None and k == 0:  # the first iteration
             a = a + Scaled(operator, a_then, -log_ktu).matvec(eta)
-        elif eta is not None:
+        elif eta is not None and log_ktu is not None:
             tau = -_step_adjoint(rows, log_kv, eps, torch.ones_like(a))[0]
             through, b = Scaled(operator, a_then, -log_ktu).then(by_rows, eta, -tau, a)
             a = a + through
@@ -246,4 +246,4 @@ class Scaled:
             return left[rows, 1] * factor[rows] * (y if plus is None else y + plus[rows])
 
         y, w = self.operator.round_trip(right[:, 0] * x, middle)
-        return left[:, 0] * y, right[:, 1] * w
+        return left[:, 0] * self.operator.summed(y)[0], right[:, 1] * w

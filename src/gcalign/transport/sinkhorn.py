@@ -9,7 +9,7 @@ the iterations have converged, and a `Mixing` (see `acceleration`) may choose th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -28,27 +28,6 @@ MAX_ACCELERATED = 300  # accelerated iterations; if they have not converged by t
 Exponents = tuple[float | None, float | None]  # τ of both steps; 1 for a free side, None if a step has another form
 
 
-class Scalings(NamedTuple):
-    """log u and log v, the logarithms of the plan's sums, and a record of the iterations.
-
-    The record holds what the reverse pass needs of each iteration t: (K v_{t−1}, u_t) for the rows, (v_{t−1}, Kᵀ u_t)
-    for the columns. One more entry holds the final values. If `linear`, it is in the frame of K̂, else in log space.
-    """
-
-    a: Tensor  # [n]
-    b: Tensor  # [m]
-    log_rows: Tensor  # [n]  log P1
-    log_columns: Tensor | None  # [m]  log Pᵀ1 before the last column step; None without a column constraint
-    rows: Tensor  # [recorded + 1, 2, n]
-    columns: Tensor  # [recorded + 1, 2, m]
-    iterations: int  # all that were done
-    recorded: int  # those of the record
-    converged: bool
-    linear: bool
-    on_pairs: Tensor | None = None  # [k]  log P on the target's pairs, if it was computed
-    accurate: bool = True  # False if rounding ended the iterations far from `tol`
-
-
 class Sweep(NamedTuple):
     """One iteration. A linear step holds numbers in the frame of K̂, a log step logarithms."""
 
@@ -59,15 +38,35 @@ class Sweep(NamedTuple):
     after: Tensor  # [m]  the next v
 
 
+class Scalings(NamedTuple):
+    """log u and log v, the logarithms of the plan's sums, and the iterations that led to them."""
+
+    a: Tensor  # [n]
+    b: Tensor  # [m]
+    log_rows: Tensor  # [n]  log P1
+    log_columns: Tensor | None  # [m]  log Pᵀ1 before the last column step; None without a column constraint
+    iterations: int  # all that were done
+    converged: bool
+    record: Sequence[Sweep] = ()  # the iterations for the reverse pass, if there is one
+    linear: bool = False  # whether they are in the frame of K̂
+    x: Tensor | None = None  # [m]  v after them, and K v: of linear steps
+    kx: Tensor | None = None  # [n]
+    on_pairs: Tensor | None = None  # [k]  log P on the target's pairs, if it was computed
+    accurate: bool = True  # False if rounding ended the iterations far from `tol`
+
+
 class ScalingStep(Protocol):
     """One iteration of rows and columns."""
 
     start: Tensor  # [m]  the first v
 
-    def __call__(self, v: Tensor, number: int, /) -> Sweep: ...
+    def __call__(self, v: Tensor, /) -> Sweep: ...
+
+    def error(self, sweep: Sweep) -> Tensor:
+        """By how much the columns are off in sum."""
 
     def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
-        """By how much the columns are off in sum, the mass of the plan, and the largest change of log v."""
+        """The same, the mass of the plan, and the largest change of log v."""
 
     def on_pairs(self, sweep: Sweep) -> Tensor | None:
         """The plan on the target's pairs [k]; None if the target is not a list of pairs."""
@@ -81,11 +80,14 @@ def iterate(
     stop: Callable[[int, Sweep, Sweep | None], bool],
     iterations: int,
     mix: Callable[[Sweep], Tensor] | None = None,
+    record: list[Sweep] | None = None,
 ) -> tuple[Sweep, int, bool]:
     """Repeat a step until `stop`: the last sweep, the number of iterations, and whether they converged."""
     v, previous = step.start, None
     for done in range(1, iterations + 1):
-        sweep = step(v, done - 1)
+        sweep = step(v)
+        if record is not None:
+            record.append(sweep)
         if stop(done, sweep, previous):
             return sweep, done, True
         v = sweep.after if mix is None else mix(sweep)
@@ -99,18 +101,18 @@ def scalings(
     options: Options,
     tau: Exponents,
     *,
-    slots: int,
+    recorded: bool,
     fixed_point: bool,
     linear: bool,
 ) -> Scalings:
     """The scalings of a problem.
 
-    `slots` are for the record of iterations, 0 for none. `fixed_point` says that the result does not depend on the
-    iterations that lead to it. Without `linear`, steps are done in log space.
+    `recorded` stores the iterations. `fixed_point` says that the result does not depend on the iterations that lead to
+    it. Without `linear`, steps are done in log space.
     """
     linear = linear and operator.tame and None not in tau and problem.start is None
     linear = linear and _moderate(problem, tau)
-    both, wasted = problem.constrained == 2, 0
+    both, wasted, record = problem.constrained == 2, 0, list[Sweep]() if recorded else None
     if both and fixed_point and options.accelerated:
         log_step = LogStep(operator, problem)
         stop = Stop(log_step, problem.support, options, tau, patience=1)
@@ -119,13 +121,15 @@ def scalings(
         if converged:
             return log_step.settled(sweep, done)._replace(accurate=stop.accurate)
         wasted, linear = done, linear and operator.tame  # the frame may have been moved
-    step = LinearStep(operator, problem, tau, slots) if linear else LogStep(operator, problem, slots)
+    step = LinearStep(operator, problem, tau) if linear else LogStep(operator, problem)
     if not both:  # one step satisfies one side for good; without a constraint, P = K
-        sweep, done, converged = iterate(step, lambda *_: True, 1)
-        return step.finished(sweep, done if problem.constrained else 0, converged, 0)
+        sweep, done, converged = iterate(step, lambda *_: True, 1, record=record)
+        s = step.finished(sweep, done if problem.constrained else 0, converged)
+        return s._replace(record=record or ())
     stop = Stop(step, problem.support, options, tau, patience=30, first=FIRST_CHECK if linear else 1)
-    sweep, done, converged = iterate(step, stop, options.iterations)
-    return step.finished(sweep, done, converged, wasted)._replace(accurate=stop.accurate)
+    sweep, done, converged = iterate(step, stop, options.iterations, record=record)
+    s = step.finished(sweep, done + wasted, converged)
+    return s._replace(record=record or (), accurate=stop.accurate)
 
 
 def exponents(problem: Problem, eps: float) -> Exponents:
@@ -187,7 +191,7 @@ class Stop:
 
     def _converged(self, done: int, sweep: Sweep, previous: Sweep | None) -> bool:
         error, mass, largest = self.step.change(sweep)
-        before = error if self.each or previous is None else self.step.change(previous)[0]
+        before = error if self.each or previous is None else self.step.error(previous)
         p = self.step.on_pairs(sweep)
         distance = self.target.distance(p, mass) if p is not None and isinstance(self.target, Pairs) else mass
         numbers = torch.stack([error, before, distance, mass, largest]).tolist()  # the one wait for the device
@@ -232,16 +236,15 @@ def _next_check(done: int, error: float, rate: float, enough: float, last: int) 
 class LogStep:
     """Steps in log space: v = eᵇ, u = eᵃ. With a `Reference` as operator, autograd can differentiate them."""
 
-    def __init__(self, operator: Blocked | Reference, problem: Problem, slots: int = 0) -> None:
-        self.operator, self.problem, self.slots = operator, problem, slots
+    def __init__(self, operator: Blocked | Reference, problem: Problem) -> None:
+        self.operator, self.problem = operator, problem
         self.rows, self.columns, self.eps = problem.rows, problem.columns, problem.eps
         (n, m), zero = operator.shape, torch.zeros_like(problem.eps)
         self.start = zero.expand(m) if problem.start is None else problem.start
         self.free = zero.expand(n)
-        self.row_record, self.column_record = zero.new_empty(slots, 2, n), zero.new_empty(slots, 2, m)
         self.log_pairs: Tensor | None = None
 
-    def __call__(self, b: Tensor, number: int) -> Sweep:
+    def __call__(self, b: Tensor) -> Sweep:
         log_kv, log_ktu, a = None, None, self.free
         if self.rows is not None and self.columns is not None:
             log_kv, a, log_ktu = self.operator.sweep(b, self._row_step)
@@ -251,17 +254,14 @@ class LogStep:
         elif self.columns is not None:
             log_ktu = self.operator.log_rmatvec(a)
         after = b if self.columns is None or log_ktu is None else self.columns.scaling(log_ktu, self.eps)
-        if self.slots:
-            self.row_record[number, 1], self.column_record[number, 0] = a, b
-            if log_kv is not None:
-                self.row_record[number, 0] = log_kv
-            if log_ktu is not None:
-                self.column_record[number, 1] = log_ktu
         return Sweep(b, log_kv, a, log_ktu, after)
 
     def _row_step(self, log_sums: Tensor, which: slice) -> Tensor:
         assert self.rows is not None
         return self.rows.scaling(log_sums, self.eps, which)
+
+    def error(self, sweep: Sweep) -> Tensor:
+        return self.change(sweep)[0]
 
     def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
         assert sweep.back is not None
@@ -280,21 +280,18 @@ class LogStep:
         size = float(sweep.scaling.abs().max() + sweep.before.abs().max()) + self.operator.shift()
         return torch.finfo(sweep.scaling.dtype).eps * min(4 + size, 1e4)
 
-    def finished(self, sweep: Sweep, done: int, converged: bool, wasted: int) -> Scalings:
+    def finished(self, sweep: Sweep, done: int, converged: bool) -> Scalings:
         """The scalings after the last column step."""
         a, b = sweep.scaling, sweep.after
         log_kv = self.operator.log_matvec(b) if sweep.sums is None or self.columns is not None else sweep.sums
-        log_columns = None if sweep.back is None else b + sweep.back
-        record = self.row_record, self.column_record
-        return Scalings(a, b, a + log_kv, log_columns, *record, done + wasted, done, converged, linear=False)
+        return Scalings(a, b, a + log_kv, None if sweep.back is None else b + sweep.back, done, converged)
 
     def settled(self, sweep: Sweep, done: int) -> Scalings:
         """The scalings of a converged sweep, without its last column step, which would change nothing."""
         assert sweep.sums is not None
         assert sweep.back is not None
         a, b = sweep.scaling, sweep.before
-        record = self.row_record, self.column_record
-        return Scalings(a, b, a + sweep.sums, b + sweep.back, *record, done, 0, converged=True, linear=False)
+        return Scalings(a, b, a + sweep.sums, b + sweep.back, done, converged=True)
 
 
 class Accelerated:
@@ -315,53 +312,44 @@ class Accelerated:
 
 
 class LinearStep:
-    """Steps by products with K̂ = diag(e^−r) K diag(e^−c): x = v e^c, z = u e^r. Slots are used in turn, so the record
-    holds the last iterations if there are fewer slots than those."""
+    """Steps by products with K̂ = diag(e^−r) K diag(e^−c): x = v e^c, z = u e^r."""
 
-    def __init__(self, operator: Blocked, problem: Problem, tau: Exponents, slots: int) -> None:
-        self.operator, self.problem, (n, m) = operator, problem, operator.shape
-        self.rows, self.columns = problem.rows, problem.columns
-        assert tau[0] is not None
-        assert tau[1] is not None
-        self.tau_1, self.tau_2 = tau[0], tau[1]
+    def __init__(self, operator: Blocked, problem: Problem, tau: Exponents) -> None:
+        self.operator, self.rows, self.columns = operator, problem.rows, problem.columns
+        (n, m), (tau_1, tau_2) = operator.shape, tau
+        assert tau_1 is not None
+        assert tau_2 is not None
+        self.tau_1, self.tau_2 = tau_1, tau_2
         self.r, self.c = operator.r.detach(), operator.c.detach()
-        self.top_rows, self.top_columns = _top(self.rows, tau[0], self.r), _top(self.columns, tau[1], self.c)
-        self.slots = slots or (3 if problem.constrained == 2 else 2)  # the last three serve the test for convergence
-        new = operator.like.new_empty if operator.shard is None else operator.like.new_zeros
-        self.row_record, self.column_record = new(self.slots, 2, n), new(self.slots, 2, m)
-        self.kxs, self.zs = self.row_record[:, 0].unbind(), self.row_record[:, 1].unbind()
-        self.xs, self.ws = self.column_record[:, 0].unbind(), self.column_record[:, 1].unbind()
-        self.start = torch.exp(self.c.expand(m), out=self.xs[0])
+        self.top_rows, self.top_columns = _top(self.rows, tau_1, self.r), _top(self.columns, tau_2, self.c)
+        self.start, self.free = self.c.expand(m).exp(), self.r.expand(n).exp()  # products need vectors without stride 0
         self.one = operator.spans == [(0, n)]
-        self.inner = operator.source.on_pairs(problem.support) if isinstance(problem.support, Pairs) else None
+        self.target = problem.support if isinstance(problem.support, Pairs) else None
+        self.inner = None if self.target is None else operator.source.on_pairs(self.target)
 
-    def __call__(self, x: Tensor, number: int) -> Sweep:
-        k = number % self.slots
-        kx, z, w, after = self.kxs[k], self.zs[k], self.ws[k], self.xs[(number + 1) % self.slots]
-        if self.rows is None:
-            torch.exp(self.r.expand(len(z)), out=z)
-        for first, last, block in self.operator.blocks():
-            kx_block, z_block, top = kx, z, self.top_rows
-            if not self.one:  # views cost as much as a small product
-                kx_block, z_block = kx[first:last], z[first:last]
-                top = None if top is None else top[first:last]
-            if top is not None:
-                torch.mv(block, x, out=kx_block)
-                _scale(top, kx_block, self.tau_1, z_block)
-            if self.columns is None:
-                continue
-            if first == self.operator.first:
-                torch.mv(block.T, z_block, out=w)
-            else:
-                w.addmv_(block.T, z_block)
-        if self.columns is None or self.top_columns is None:
-            return Sweep(x, None if self.rows is None else kx, z, None, x)
-        if self.operator.shard is not None:
-            if not self.operator.spans:  # this rank has no rows, and `w` is that of an earlier iteration
-                w.zero_()
-            w.copy_(self.operator.summed(w)[0])
-        _scale(self.top_columns, w, self.tau_2, after)
-        return Sweep(x, None if self.rows is None else kx, z, w, after)
+    def __call__(self, x: Tensor) -> Sweep:
+        sums, scaled, kx, z, w = list[Tensor](), list[Tensor](), None, self.free, None
+        for first, last, block in self.operator.filled or self.operator.blocks():
+            if self.top_rows is not None:  # a view of a vector costs as much as a small product
+                top = self.top_rows if self.one else self.top_rows[first:last]
+                sums.append(torch.mv(block, x))
+                scaled.append(_scaled(top, sums[-1], self.tau_1))
+            if self.columns is not None:
+                part = scaled[-1] if scaled else z[first:last]
+                w = torch.mv(block.T, part) if w is None else w.addmv_(block.T, part)
+        if self.one and sums:
+            (kx,), (z,) = sums, scaled
+        elif self.top_rows is not None:
+            kx, z = self.operator.joined(sums), self.operator.joined(scaled)
+        if self.top_columns is None:
+            return Sweep(x, kx, z, None, x)
+        if w is None or self.operator.shard is not None:
+            w = self.operator.over_ranks(w)
+        return Sweep(x, kx, z, w, _scaled(self.top_columns, w, self.tau_2))
+
+    def error(self, sweep: Sweep) -> Tensor:
+        assert sweep.back is not None
+        return torch.dot(sweep.back, (sweep.after - sweep.before).abs_())
 
     def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
         assert sweep.back is not None
@@ -370,39 +358,40 @@ class LinearStep:
         return error, mass, step.div_(sweep.before).max()
 
     def on_pairs(self, sweep: Sweep) -> Tensor | None:
-        target = self.problem.support
-        if self.inner is None or not isinstance(target, Pairs):
+        if self.target is None:
             return None
-        z = sweep.scaling if self.operator.shard is None else self.operator.summed(sweep.scaling)[0]
-        log_p = target.along_rows(z).log() + target.along_columns(sweep.before).log()
-        return torch.add(log_p, self.inner, alpha=self.operator.source.scale).exp_()
+        z = self.operator.summed(sweep.scaling)[0]
+        return self._log_on_pairs(z.log(), sweep.before.log()).exp_()
+
+    def _log_on_pairs(self, log_z: Tensor, log_x: Tensor) -> Tensor:
+        assert self.target is not None
+        assert self.inner is not None
+        base = self.target.along_rows(log_z) + self.target.along_columns(log_x)
+        return torch.add(base, self.inner, alpha=self.operator.source.scale)
 
     def rounding(self, sweep: Sweep) -> float:
         return 4 * torch.finfo(sweep.scaling.dtype).eps
 
-    def finished(self, sweep: Sweep, done: int, converged: bool, wasted: int) -> Scalings:
+    def finished(self, sweep: Sweep, done: int, converged: bool) -> Scalings:
         """The scalings after the last column step."""
-        operator, target = self.operator, self.problem.support
         x, kx, z, w = sweep.after, sweep.sums, sweep.scaling, sweep.back
-        if kx is None or self.columns is not None:  # the column step has changed x
-            kx = self.kxs[done % self.slots]
-            for first, last, block in operator.blocks():
-                torch.mv(block, x, out=kx[first:last])
-        if operator.shard is not None:
-            mine = torch.zeros_like(z, dtype=torch.bool)
-            mine[operator.first : operator.last] = True
-            kx, z = operator.summed(*(torch.where(mine, v, 0) for v in (kx, z)))
+        if kx is None or w is not None:  # the column step has changed x
+            kx = self.operator.matvec(x)
+        kx, *rest = self.operator.summed(kx, *([] if self.rows is None else [z]))
+        z = rest[0] if rest else z
         log_x, log_z = x.log(), z.log()
-        on_pairs = None
-        if self.inner is not None and isinstance(target, Pairs):
-            base = target.along_rows(log_z) + target.along_columns(log_x)
-            on_pairs = torch.add(base, self.inner, alpha=operator.source.scale)
-        a = torch.zeros_like(z) if self.rows is None else log_z - self.r
-        b = torch.zeros_like(x) if self.columns is None else log_x - self.c
-        log_columns = None if w is None else (x * w).log_()
-        record = self.row_record, self.column_record
-        iterations = done + wasted
-        return Scalings(a, b, (z * kx).log_(), log_columns, *record, iterations, done, converged, True, on_pairs)
+        return Scalings(
+            a=torch.zeros_like(z) if self.rows is None else log_z - self.r,
+            b=torch.zeros_like(x) if self.columns is None else log_x - self.c,
+            log_rows=(z * kx).log_(),
+            log_columns=None if w is None else (x * w).log_(),
+            iterations=done,
+            converged=converged,
+            linear=True,
+            x=x,
+            kx=kx,
+            on_pairs=None if self.target is None else self._log_on_pairs(log_z, log_x),
+        )
 
 
 def _top(side: Marginal | None, tau: float, offset: Tensor) -> Tensor | None:
@@ -412,8 +401,5 @@ def _top(side: Marginal | None, tau: float, offset: Tensor) -> Tensor | None:
     return side.mass if tau == 1 else side.mass.pow(tau) * ((1 - tau) * offset).exp()
 
 
-def _scale(top: Tensor, sums: Tensor, tau: float, out: Tensor) -> None:
-    if tau == 1:
-        torch.div(top, sums, out=out)
-    else:
-        torch.pow(sums, -tau, out=out).mul_(top)
+def _scaled(top: Tensor, sums: Tensor, tau: float) -> Tensor:
+    return top / sums if tau == 1 else sums.pow(-tau).mul_(top)

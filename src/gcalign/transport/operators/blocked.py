@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
@@ -48,6 +49,7 @@ class Blocked(ABC):
     """
 
     largest_plain: ClassVar[float] = math.inf  # besides a third of the logarithmic range: up to here a frame is plain
+    stores: ClassVar[bool] = True  # whether blocks are stored when they are made
     unit: ClassVar[float] = 0.0  # log of the largest entry of each row in a frame that is not plain
 
     def __init__(
@@ -62,14 +64,12 @@ class Blocked(ABC):
     ) -> None:
         self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
         self.kept = kept if kept is not None and len(kept) else None
+        self.filled: list[Block] = []  # K̂, if all of it is stored
         self.first, self.last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])  # this rank's rows
         self.spans = [*pairwise([*range(self.first, self.last, block), self.last])] if self.last > self.first else []
         self.block = min(block, self.last - self.first)
         self.like = source.tensors[0].detach()
-        info = torch.finfo(self.like.dtype)
-        self._range = -math.log(info.tiny)  # 87 for float32, 708 for float64
-        # a product may lose that much times the largest factor, so its results must lie this far above
-        self._least = self._lost() + math.log(max(self.shape))
+        self._range = _log_range(self.like.dtype)
         self._most = 0.45 * self._range
         self.r, self.c = source.offsets
         self.bound = source.bound
@@ -84,17 +84,20 @@ class Blocked(ABC):
         """Whether plain scalings cannot leave the range: the frame is plain, and entries are moderate."""
         return self.frame is not None and self.frame.plain and self.bound <= TAME * self._range
 
+    @property
+    def _least(self) -> float:
+        """How far results of a product must lie above its largest factor, since it may lose that much times it."""
+        return self._lost() + math.log(max(self.shape))
+
     def saved(self) -> tuple[Frame, Tensor]:
         """The frame and what is stored in it, for the backward pass."""
         if self.frame is None:
             self._move(self.like.new_zeros(self.shape[0]), self.like.new_zeros(self.shape[1]))
         assert self.frame is not None
-        if self.kept is None and not self.exact:
-            self._keep()
+        if self.kept is None and self.stores and not self.exact:
+            for _ in self.blocks():
+                pass
         return self.frame, self._room() if self.kept is None else self.kept
-
-    def _keep(self) -> None:  # noqa: B027  # nothing to do where nothing is stored
-        """Store what is stored of K̂, if it is not yet."""
 
     def _room(self) -> Tensor:
         """Room for what is stored."""
@@ -135,7 +138,7 @@ class Blocked(ABC):
 
     def _move(self, alpha: Tensor, beta: Tensor) -> None:
         """Change the frame; blocks are made again when they are next taken."""
-        self.kept = None
+        self.kept, self.filled = None, []
         self.frame = Frame(alpha + self.unit, beta.clone())
 
     # --- products in log space --------------------------------------------------------------------------------
@@ -155,11 +158,7 @@ class Blocked(ABC):
         if self.exact:
             return self._log_column_sums(a)
         if self.frame is not None:
-            z, w = (a - self.frame.alpha).exp(), self.like.new_zeros(self.shape[1])
-            for start, stop, k in self.blocks():
-                w.addmv_(k.T, z[start:stop])
-            (w,) = self.summed(w)
-            log_ktu = w.log() - self.frame.beta
+            log_ktu = self.rmatvec((a - self.frame.alpha).exp()).log_() - self.frame.beta
             if self._in_range(a - self.frame.alpha, log_ktu + self.frame.beta):
                 return log_ktu
         log_ktu = self._log_column_sums(a)
@@ -197,7 +196,7 @@ class Blocked(ABC):
 
     def _move_to_columns(self, b: Tensor) -> Tensor:
         """log(K eᵇ), and the frame with β = b in which each row of K̂ has a largest entry of e^unit, in one pass."""
-        self.kept = None
+        self.kept, self.filled = None, []
         n = self.shape[0]
         alpha, log_kv = self.like.new_zeros(n), self.like.new_zeros(n)
 
@@ -227,17 +226,44 @@ class Blocked(ABC):
         total = torch.stack([self.like.new_full((self.shape[1],), -torch.inf), *parts]).logsumexp(0)
         return total if self.shard is None else self.shard.logsumexp(total)
 
-    # --- for gradients ----------------------------------------------------------------------------------------
+    # --- products with K̂ -------------------------------------------------------------------------------------
+
+    def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
+        """K̂ x in this rank's rows, 0 in all others."""
+        return self.joined([torch.mv(k, x) for _, _, k in self.blocks()])
+
+    def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
+        """K̂ᵀ z."""
+        w = None
+        for start, stop, k in self.blocks():
+            part = z[start:stop]
+            w = torch.mv(k.T, part) if w is None else w.addmv_(k.T, part)
+        return self.over_ranks(w)
 
     def round_trip(self, x: Tensor, middle: Callable[[Tensor, slice], Tensor]) -> tuple[Tensor, Tensor]:
-        """y = K̂ x [n] and K̂ᵀ middle(y) [m] in one pass, for signed vectors."""
-        y, w = self.like.new_zeros(self.shape[0]), self.like.new_zeros(self.shape[1])
+        """y = K̂ x in this rank's rows, and K̂ᵀ middle(y), in one pass."""
+        ys, w = list[Tensor](), None
         for start, stop, k in self.blocks():
-            mine = slice(start, stop)
-            y[mine] = torch.mv(k, x)
-            w.addmv_(k.T, middle(y[mine], mine))
-        y, w = self.summed(y, w)
-        return y, w
+            ys.append(torch.mv(k, x))
+            z = middle(ys[-1], slice(start, stop))
+            w = torch.mv(k.T, z) if w is None else w.addmv_(k.T, z)
+        return self.joined(ys), self.over_ranks(w)
+
+    def joined(self, parts: list[Tensor]) -> Tensor:  # [n]
+        """A vector from a part for each block, 0 in the rows of other ranks."""
+        if self.shard is None:
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+        whole = self.like.new_zeros(self.shape[0])
+        for (start, stop), part in zip(self.spans, parts, strict=True):
+            whole[start:stop] = part
+        return whole
+
+    def over_ranks(self, w: Tensor | None) -> Tensor:  # [m]
+        """The sum over the ranks of what each has from its own rows, None for nothing."""
+        w = self.like.new_zeros(self.shape[1]) if w is None else w  # a rank may have no rows
+        return self.summed(w)[0]
+
+    # --- for gradients ----------------------------------------------------------------------------------------
 
     def shift(self) -> float:
         """The size of what a frame takes off logarithms; it rounds them."""
@@ -275,6 +301,12 @@ class Blocked(ABC):
         return parts if self.shard is None else self.shard.sum(*parts)
 
 
+@lru_cache
+def _log_range(dtype: torch.dtype) -> float:
+    """The size of the logarithm of the smallest number: 87 for float32, 708 for float64."""
+    return -math.log(torch.finfo(dtype).tiny)
+
+
 def _part(x: Tensor, start: int, stop: int) -> Tensor:
     """Entries of a vector; one number stands for all."""
     return x if len(x) == 1 else x[start:stop]
@@ -290,26 +322,20 @@ class Stored(Blocked):
     def __init__(self, source: Source, block: int = 0, *more: Any, **options: Any) -> None:
         entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE)
         super().__init__(source, block or max(1, entries // source.shape[1]), *more, **options)
-        self._filled: list[Block] = []
+        if self.kept is not None:
+            self.filled = [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
 
     def blocks(self) -> Iterable[Block]:
-        if self.kept is None:
-            return self._new_blocks(self._make)
-        if not self._filled:
-            self._filled = [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
-        return self._filled
+        return self.filled or self._new_blocks(self._make)
 
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
-        matrix, self._filled = self._room(), []
+        matrix, filled = self._room(), list[Block]()
         for start, stop in self.spans:
             rows = matrix[start - self.first : stop - self.first]
             fill(start, stop, rows)
-            yield start, stop, rows
-        self.kept = matrix
-
-    def _keep(self) -> None:
-        for _ in self._new_blocks(self._make):
-            pass
+            filled.append((start, stop, rows))
+            yield filled[-1]
+        self.kept, self.filled = matrix, filled
 
     def _room(self) -> Tensor:
         return self.like.new_empty(self.last - self.first, self.shape[1])

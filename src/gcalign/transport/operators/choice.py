@@ -48,6 +48,6 @@ def _warn(size: int, rows: int) -> None:
         _warned = True
         warnings.warn(
             f"a kernel of {size / 2**30:.1f} GiB does not fit in half of the free memory, so block='auto' streams it, "
-            f"{rows} rows at a time; block={rows} says so without this warning, block=None stores it",
+            f"{rows} rows at a time; block={rows} does the same without this warning, block=None stores it",
             stacklevel=2,
         )

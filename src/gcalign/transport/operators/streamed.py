@@ -18,6 +18,8 @@ _HALF = 10.5  # e^±10.5 is in the range of float16
 class Streamed(Blocked):
     """Memory of `block` rows, whatever n; each pass costs the kernel once more."""
 
+    stores: ClassVar[bool] = False
+
     def blocks(self) -> Iterable[Block]:
         return self._new_blocks(self._make)
 
@@ -57,10 +59,6 @@ class Cached(Blocked):
             fill(start, stop, rows)
             yield start, stop, rows.copy_(half.copy_(rows))
         self.kept = copy
-
-    def _keep(self) -> None:
-        for _ in self._new_blocks(self._make):
-            pass
 
     def _lost(self) -> float:
         return math.log(6e-8) - math.log(1e-4)
