@@ -9,7 +9,6 @@ import multiprocessing as mp
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -229,32 +228,6 @@ class _Watched:
         return self.file.write(data)
 
 
-def small_disks(place: str, whole: str) -> None:
-    """Train on real disks of 4 kB, 8 kB, … (as root of a namespace of its own) until one is large enough."""
-    quietly()
-    tried, disk = 0, Path(place)
-    while True:
-        size = 4 * (tried + 1)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", place], check=True)
-        config = config_of(disk / "runs", "logger=tensorboard" if tried % 4 == 3 else "logger=csv")
-        try:
-            train(config, images=images(), quiet=True)
-            enough = True
-        except ValueError as error:
-            if "No space left on device" not in str(error):
-                raise
-            enough = False
-            assert not list(disk.rglob("*.part"))
-            subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
-            train(config, images=images(), quiet=True)
-        same_as(runs.Run.of(config), runs.Run(Path(whole)))
-        subprocess.run(["umount", "--lazy", place], check=True)
-        if enough:
-            break
-        tried += 1
-    report("disks that are too small", tried=tried, smallest_kB=4, largest_kB=4 * tried)
-
-
 def flipped(data: bytes, random_: random.Random, most: int = 3) -> bytes:
     """The same bytes but for a few bits."""
     found = bytearray(data)
@@ -266,7 +239,3 @@ def flipped(data: bytes, random_: random.Random, most: int = 3) -> bytes:
 def report(name: str, **figures) -> None:
     """What a test of faults found, for the log of the slow suite."""
     print(f"\n{name}: {json.dumps(figures)}", flush=True)
-
-
-if __name__ == "__main__":
-    small_disks(*sys.argv[1:])

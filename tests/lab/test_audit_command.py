@@ -24,7 +24,7 @@ from gcalign.lab.audit import crossfit
 from gcalign.lab.audit.crossfit import folds_of
 from gcalign.lab.training.config import configured
 from gcalign.lab.training.samples import columns_of, samples_of
-from gcalign.lab.training.stream import Stream, mismatched
+from gcalign.lab.training.stream import mismatched
 from gcalign.lab.training.train import train
 
 N, WRONG = 120, 20
@@ -291,27 +291,6 @@ TINY = (
 NOISY = ("pairs.noise=0.3", "pairs.fixed=true")
 
 
-def test_the_same_pairs_are_mismatched_in_every_epoch():
-    samples = samples_of(configured(TINY))
-    stream = Stream(samples, batch_size=20, epochs=2, seed=3, noise=0.3, fixed=True)
-    expected = mismatched(samples, 0.3, 3)
-    assert int((expected != torch.arange(200)).sum()) == 60
-    assert sorted(expected.tolist()) == list(range(200))
-    for step in range(20):
-        index = stream.indices(step)
-        assert torch.equal(stream.partners(index, step), expected[index])
-
-
-def test_weights_of_zero_leave_pairs_out_and_others_reach_the_batch():
-    weights = torch.linspace(0.1, 1, 200)
-    weights[50:] = 0
-    stream = Stream(samples_of(configured(TINY)), batch_size=10, epochs=1, seed=0, weights=weights)
-    seen = torch.cat([stream.indices(step) for step in range(len(stream))])
-    assert sorted(seen.tolist()) == list(range(50))
-    batch = stream[0]
-    assert all(torch.equal(known, weights[batch.index]) for known in batch.known["weights"])
-
-
 def test_runs_keep_their_names_unless_pairs_are_fixed_or_weighted(tmp_path):
     plain = configured(TINY)
     assert "fixed" not in plain.identity["pairs"]
@@ -488,17 +467,6 @@ def test_a_run_on_pairs_is_audited_by_encoders_that_never_saw_them(tmp_path, mon
     weights = np.load("w.npy", allow_pickle=False)
     assert weights.shape == (n,)
     assert train(configured([*words, "pairs.weights=w.npy"]), quiet=True).done
-
-
-def test_weights_of_zero_leave_pairs_of_columns_out_and_others_reach_the_batch():
-    pairs = columns_of(configured(SHAPES).data)
-    weights, some = torch.zeros(len(pairs)), pairs.rows("train")[:64]
-    weights[some] = torch.linspace(0.1, 1, 64)
-    stream = Stream(pairs, batch_size=32, epochs=1, seed=0, weights=weights)
-    assert len(stream) == 2
-    seen = torch.cat([stream[step].known["weights"][0] for step in range(2)])
-    assert torch.equal(seen.sort().values, weights[some])
-    assert torch.equal(*stream[0].known["weights"])
 
 
 @pytest.mark.slow

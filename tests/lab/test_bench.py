@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from gcalign import KL, Alignment, Columns, Cosine, Rows, cli
-from gcalign.functional import solve
 from gcalign.lab import timing
 from gcalign.lab.bench import arguments, launches, losses, memory, peers, probe, solvers, table
-from gcalign.lab.bench.batches import COSINE, cost, eager_info_nce, pairs
+from gcalign.lab.bench.batches import COSINE, eager_info_nce, pairs
+from gcalign.lab.commands import Parser
 from gcalign.lab.terminal import Progress
 from gcalign.methods import method
 
@@ -75,14 +75,12 @@ def test_bad_usage_is_one_line_that_helps(capsys, argv, says):
 
 
 def test_settings_given_win_over_quick_and_full_ones():
-    parser = cli.Parser()
+    parser = Parser()
     arguments.declare(parser)
     given = parser.parse_args(["--quick", "losses", "--n", "32", "48"])
     assert arguments.chosen("losses", given) == {"n": [32, 48], "dim": [16], "eps": [0.5], "repeats": 2, "seed": 0}
-    given = parser.parse_args(["audit", "--large", "--seed", "3"])
-    assert arguments.chosen("audit", given) == {"n": [8192, 100_000], "dim": 512, "seed": 3}
-    given = parser.parse_args(["memory", "--large"])
-    assert arguments.chosen("memory", given)["large"] == [65_536]
+    given = parser.parse_args(["memory", "--large", "--seed", "3"])
+    assert arguments.chosen("memory", given).items() >= {"large": [65_536], "seed": 3}.items()
 
 
 def test_losses_are_compared_in_one_run_and_written_with_the_machine(tmp_path, capsys, monkeypatch):
@@ -189,36 +187,9 @@ def test_solvers_are_compared_at_one_measured_error(capsys):
     assert err == ""
     found = json.loads(out)["benches"]["solvers"]  # alone on standard output
     rows = {row["name"]: row for row in found["tables"]["solvers"]}
-    assert {solvers.OURS, solvers.OURS_WRITTEN, solvers.POT, solvers.POT_LOG} <= rows.keys()
+    assert list(rows) == [solvers.OURS, solvers.OURS_WRITTEN, solvers.POT]
     assert all(row["error"] <= 1e-4 for row in rows.values())
     assert rows[solvers.OURS]["slower"] == 1
-
-
-@pytest.mark.skipif(not peers.GEOMLOSS.installed, reason="needs geomloss")
-def test_geomloss_gives_the_same_plan():
-    matrix, x, y = cost(32, 8)
-    steps, error = solvers.geomloss_iterations(x, y, 0.2, 1e-5)
-    assert error <= 1e-5
-    assert solvers.geomloss_iterations(x, y, 0.2, 1e-5, most=8)[0] == 8 < steps < 500
-    f, g = peers.geomloss(x, y, 0.2, iterations=steps)
-    ours = torch.exp((f[:, None] + g - matrix) / 0.2) / 32
-    torch.testing.assert_close(ours, solve(-matrix / 0.2).matrix, rtol=1e-3, atol=1e-6)
-
-
-def test_warm_starts_are_counted_after_the_first_step(monkeypatch):
-    class Criterion:
-        def __init__(self, warm_start, **_):
-            self.warm_start, self.steps = warm_start, 0
-
-        def plan(self, z1, z2, ids):
-            return SimpleNamespace(iterations=2 if self.warm_start and self.steps else 10)
-
-        def __call__(self, z1, z2, ids):
-            self.steps += 1
-
-    monkeypatch.setattr(solvers, "method", lambda name, **chosen: Criterion(**chosen))
-    rows = solvers.warm_starts(8, 4, 0, 1e-4, SILENT)
-    assert [(row["cold"], row["warm"], row["ratio"]) for row in rows] == [(10, 2, 0.2)] * len(solvers.MOVES)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a peak cannot be reset")

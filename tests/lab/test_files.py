@@ -48,6 +48,18 @@ def test_a_write_removes_what_a_killed_process_left_of_the_same_file(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"r.html", alive.name, others.name, elsewhere.name}
 
 
+def test_a_new_folder_removes_what_a_killed_process_left_and_replaces_nothing(tmp_path):
+    dead, alive = tmp_path / ".out.99999999.ab.part", tmp_path / f".out.{os.getpid()}.ab.part"
+    for part in (dead, alive):
+        part.mkdir()
+        (part / "half").touch()
+    with files.new_folder("-o", tmp_path / "out") as part:
+        (part / "whole").touch()
+    assert {path.name for path in tmp_path.iterdir()} == {"out", alive.name}
+    with pytest.raises(ValueError, match="must be a new folder"), files.new_folder("-o", tmp_path / "out"):
+        pass
+
+
 def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", lambda path, other: pytest.fail(f"{other} was replaced"))
     os.mkfifo(tmp_path / "pipe.json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import math
 import os
@@ -11,12 +13,13 @@ import shutil
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gcalign.lab.limits import within
-from gcalign.lab.words import FULL, path_of
+from gcalign.lab.words import FULL, explained, path_of
 
 CUT_SHORT = "a kill or a full disk cut it short"  # said of a last line that has no end
 _PART = ".part"
@@ -60,6 +63,49 @@ def clean(folder: Path, name: str | None = None) -> None:
                 shutil.rmtree(part, ignore_errors=True)
             else:
                 part.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(option: str, path: Path) -> Iterator[Path]:
+    """A folder to fill, which has its name when the block has ended, whole or not at all."""
+    if path.exists():
+        raise ValueError(f"{option} {path} exists; it must be a new folder: choose another name, or remove it")
+    part = part_of(path)
+    clean(path.parent, path.name)
+    remedy = "choose a directory in which you can create files"
+    try:
+        with explained(f"{option} {path} cannot be made", remedy, OSError):
+            part.mkdir(parents=True)
+        yield part
+        os.replace(part, path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as CSV, the first of which is the heading."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
+def write_npy(path: Path, array: Any) -> None:
+    """An array as an npy file."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    write(path, buffer.getvalue())
+
+
+def write_parquet(path: Path, table: Any) -> None:
+    """A table of pyarrow as a parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    write(path, buffer.getvalue().to_pybytes())
 
 
 def own_folder(path: Path) -> Path:

@@ -76,7 +76,7 @@ def explained(what: str, remedy: str, *errors: type[BaseException]) -> Iterator[
 
 _EXTRAS = {
     "launch": ("hydra_plugins", "submitit", "joblib", "ray"),
-    "bench": ("ot", "geomloss", "pytorch_metric_learning"),
+    "bench": ("ot", "pytorch_metric_learning"),
     "train": (
         "lightning", "hydra", "omegaconf", "datasets", "filelock", "kornia", "sklearn", "scipy", "safetensors",
         "matplotlib", "pyarrow", "PIL", "jinja2", "markdown_it", "tensorboard", "numpy", "pandas",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import json
 import os
 import pickle
-import struct
 import time
 import tracemalloc
 import types
@@ -95,22 +93,6 @@ def test_a_named_set_is_read_from_each_accepted_layout(cifar, tmp_path):
     assert grey(load("cifar10", "train", root=cifar / "cifar10")) == list(range(40))
 
 
-def test_a_saved_hugging_face_data_set_is_read(tmp_path):
-    import datasets
-
-    rows = datasets.Dataset.from_dict(
-        {
-            "img": [{"bytes": png(k, (32, 32)), "path": None} for k in range(20)],
-            "label": [k % 10 for k in range(20)],
-        },
-        features=datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=list("abcdefghij"))}),
-    )
-    datasets.DatasetDict({"train": rows, "test": rows.select(range(10))}).save_to_disk(str(tmp_path / "cifar10"))
-    images = load("cifar10", "test", root=tmp_path)
-    assert grey(images) == list(range(10))
-    assert images.classes == tuple("abcdefghij")
-
-
 def test_threads_give_the_same_images_and_the_same_report(tmp_path, monkeypatch):
     noise = np.random.default_rng(0).integers(0, 256, (900, 6, 6, 3), np.uint8)
     images = []
@@ -151,27 +133,6 @@ def test_pacs_is_split_by_domain_and_class(tmp_path):
     assert sorted(grey(train) + grey(test)) == sorted(grey(load("pacs", "all", root=tmp_path)))
     assert grey(load("pacs", "test", root=tmp_path, seed=5)) == grey(test)  # the seed of a run moves nobody across
     assert domains.index("photo") in torch.arange(280)[load("pacs", "all", root=tmp_path).domains == 0]
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    data = struct.pack(f">I{array.ndim}I", 0x0800 + array.ndim, *array.shape) + array.tobytes()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-
-
-@pytest.mark.parametrize("end", ["", ".gz"])
-def test_fashion_mnist_is_read_from_idx_files(tmp_path, end):
-    pixels = np.arange(6, dtype=np.uint8)[:, None, None] * np.ones((28, 28), np.uint8)
-    write_idx(tmp_path / f"t10k-images-idx3-ubyte{end}", pixels)
-    write_idx(tmp_path / f"t10k-labels-idx1-ubyte{end}", np.arange(6, dtype=np.uint8))
-    images = load("fashion-mnist", "test", root=tmp_path)
-    assert images.shape == (3, 28, 28)
-    assert grey(images) == list(range(6)) == images.labels.tolist()
-    with pytest.raises(ValueError, match="no split 'train', only test"):
-        load("fashion-mnist", "train", root=tmp_path)
-    broken = tmp_path / f"t10k-images-idx3-ubyte{end}"
-    broken.write_bytes(broken.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"t10k-images.*download it again"):
-        load("fashion-mnist", "test", root=tmp_path)
 
 
 def test_cifar10c_is_read_by_severity(tmp_path):
@@ -448,10 +409,7 @@ def test_without_files_and_network_the_error_says_what_to_download(tmp_path, off
     assert time.perf_counter() - begun < 10
 
 
-def test_fashion_mnist_and_cifar10c_tell_of_their_other_sources(tmp_path, offline, monkeypatch):
-    monkeypatch.setattr(stores, "DEBIAN", tmp_path / "none")
-    with pytest.raises(ValueError, match="dataset-fashion-mnist"):
-        load("fashion-mnist", "train")
+def test_cifar10c_tells_of_its_other_source(tmp_path):
     with pytest.raises(ValueError, match=r"CIFAR-10-C\.tar .*<root>/fog\.npy"):
         load("cifar10c", "test", root=tmp_path, corruption="fog", severity=1)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from gcalign.lab.data.sides import divided
 from gcalign.lab.data.table_sides import base_emoji, load_columns
@@ -62,11 +60,9 @@ def test_tables_beside_files_and_arrays_give_the_same_pairs(table, rows, tmp_pat
         writer.writerows([f"{k}.png", known["name"][k], f"{k}.npy"] for k in range(12))
     lines = [{"image": f"{k}.png", "name": known["name"][k], "numbers": known["numbers"][k]} for k in range(12)]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    pixels = np.stack([np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in known["image"]])
-    np.savez(tmp_path / "x.npz", image=pixels, name=np.array(known["name"]), numbers=np.array(known["numbers"]))
     columns = ["image", "name", "numbers"]
     want = load_columns("pairs", root=table(), columns=columns)
-    for place in ("metadata.csv", "x.jsonl", "x.npz"):
+    for place in ("metadata.csv", "x.jsonl"):
         found = load_columns("pairs", root=tmp_path / place, columns=columns)
         for mine, theirs in zip(found.sides, want.sides, strict=True):
             assert mine.kind == theirs.kind
@@ -126,7 +122,6 @@ def test_pairs_with_a_fault_can_be_left_out(table):
         ("a.jsonl", "", "has no rows"),
         ("a.txt", "", "must end in .parquet"),
         ("a.parquet", "no", "not a readable parquet file"),
-        ("a.npz", "no", "cannot be read .*; write it again"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, said):
@@ -148,15 +143,6 @@ def test_images_of_two_columns_on_one_side_get_one_size(table):
     found = load_columns("pairs", root=table(small=small), columns=["image+small", "name"])
     assert found.sides[0].items.shape == (24, 3, 6, 6)
     assert found.sides[0].items[1::2, 1, 0, 0].tolist() == list(range(12))
-
-
-def test_arrays_of_different_lengths_and_pickles_are_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", a=np.ones((3, 2)), b=np.ones((4, 2)))
-    with pytest.raises(ValueError, match="a has 3, b has 4 rows"):
-        load_columns("pairs", root=tmp_path / "a.npz", columns=["a", "b"])
-    np.savez(tmp_path / "b.npz", a=np.array([{}], dtype=object))
-    with pytest.raises(ValueError, match="would run code from the file"):
-        load_columns("pairs", root=tmp_path / "b.npz", columns=["a", "b"])
 
 
 @pytest.mark.parametrize("fold", range(6))

@@ -20,7 +20,7 @@ from gcalign.lab.experiments.engine.experiment import Computing, named, names
 from gcalign.lab.experiments.engine.records import Record, by_seed, frame, read, write
 from gcalign.lab.experiments.engine.statistics import Estimate
 from gcalign.lab.experiments.paper import fig_prox, fig_ptgt, fig_time, flops
-from gcalign.lab.experiments.studies import align, cone
+from gcalign.lab.experiments.studies import align
 from gcalign.lab.paper import METHODS
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "small"
@@ -29,17 +29,6 @@ SEEDS = (0, 1, 2)
 
 def record(measure, value, seed=None, about=None, **labels):
     return Record("fig", "tiny", measure, value, labels, seed, about or {})
-
-
-def cones():
-    shapes = [(name, {"epoch": e}) for name in ("negative-cosine", "rank") for e in (1, 3)]
-    return [
-        record(name, 0.5 + 0.01 * k - 0.2 * x + 0.01 * s, s, method=m, data="cifar10", noise=x, **more)
-        for k, m in enumerate(cone.COMPARED)
-        for x in (0.0, 0.6)
-        for s in SEEDS
-        for name, more in (("linear-fast", {}), ("knn", {}), *shapes)
-    ]
 
 
 def aligned():
@@ -54,7 +43,7 @@ def aligned():
     ]
 
 
-NOT_YET = {"fig-cone": cones, "fig-align": aligned}  # made up, until there is a result file
+NOT_YET = {"fig-align": aligned}  # made up, until there is a result file
 FIGURES = [name for name in names() if name.startswith("fig-") and name != "fig-prox"]
 DRAWN = [name for name in FIGURES if name in NOT_YET or (RESULTS / f"{name}.jsonl").exists()]
 

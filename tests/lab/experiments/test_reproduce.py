@@ -579,13 +579,6 @@ def test_configs_of_the_papers_scale_are_whole_and_have_its_encoders_and_batches
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", names())
-def test_every_config_of_the_papers_scale_can_be_composed(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", name, "scale=paper", "dry=true"]) == 0
-
-
 def test_a_run_measured_before_gives_its_records_without_training(tmp_path):
     job = quick()
     run = run_of(job, str(tmp_path))

@@ -8,7 +8,6 @@ import math
 import shlex
 import struct
 import subprocess
-import sys
 import zlib
 from types import SimpleNamespace
 
@@ -29,7 +28,7 @@ from gcalign.lab.pages.pack import figure, pixels, sprite, whole
 from gcalign.lab.pages.page import Grid
 from gcalign.lab.report import command, views
 from gcalign.lab.report.accuracies import Bar, Bars, bars
-from gcalign.lab.report.command import train_command
+from gcalign.lab.report.command import probe_commands, train_command
 from gcalign.lab.report.page import Study, render
 from gcalign.lab.report.runs import Entry, choose, embedded, goal, names, pairing_of, sample_of
 from gcalign.lab.training.config import Config, Data, configured
@@ -147,19 +146,6 @@ def test_few_or_equal_images_have_a_map(n):
         for points in maps(h).values():
             assert points.shape == (n, 2)
             assert points.isfinite().all()
-
-
-def test_umap_is_a_map_where_it_is_installed(monkeypatch):
-    def fit_transform(h):
-        return h[:, :2] * 3
-
-    monkeypatch.setitem(
-        sys.modules, "umap", SimpleNamespace(UMAP=lambda **_: SimpleNamespace(fit_transform=fit_transform))
-    )
-    assert list(maps(torch.randn(20, 4)))[1:] == ["UMAP"]
-    assert len(maps(torch.randn(9, 4))) == 1  # too few for it
-    monkeypatch.setitem(sys.modules, "umap", None)
-    assert len(maps(torch.randn(20, 4))) == 1
 
 
 def probed(folder, method, seed, accuracy, **more):
@@ -285,6 +271,23 @@ def finished(folder, method, seed):
     run.weights_file.touch()
     run.finish()
     return Entry(run, config, [])
+
+
+@pytest.mark.parametrize(
+    ("data", "protocols", "options"),
+    [
+        (Data("scenes"), [], ["protocol=linear-fast"]),
+        (Data("scenes"), ["knn"], ["protocol=knn"]),
+        (Data("shapes"), [], ["protocol=retrieval"]),
+        (Data("folder", root="pictures"), [], None),  # which may have no labels
+        (Data("folder", root="pictures"), ["knn", "linear-fast"], ["protocol=linear-fast"]),
+    ],
+)
+def test_the_command_that_measures_a_run_fits_its_data(tmp_path, data, protocols, options):
+    config = Config({"name": "ince", "eps": 0.5}, data, runs=str(tmp_path))
+    entry = Entry(Run.of(config), config, [{"kind": "probe", "protocol": name} for name in protocols])
+    commands = [shlex.split(line) for line in probe_commands(entry)]
+    assert commands == ([["gcalign", "probe", f"run={entry.run.path}", *options]] if options else [])
 
 
 def test_each_method_is_shown_before_any_is_shown_twice(tmp_path):

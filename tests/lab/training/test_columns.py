@@ -187,9 +187,10 @@ def test_the_table_of_somebody_elses_run_is_not_followed(table, tmp_path, capsys
     assert main(["probe", f"run={run.path}"]) == 2
     assert f"data.root={root}" in capsys.readouterr().err
     assert main(["probe", f"run={run.path}", f"data.root={root}"]) == 0
-    np.savez(tmp_path / "x.npz", image=np.ones((9, 2)), name=np.array(list("abcdefghi")))
+    other = [json.dumps({"image": [1.0, 2.0], "name": name}) for name in "abcdefghi"]
+    (tmp_path / "x.jsonl").write_text("\n".join(other))
     capsys.readouterr()
-    assert main(["probe", f"run={run.path}", f"data.root={tmp_path / 'x.npz'}"]) == 2
+    assert main(["probe", f"run={run.path}", f"data.root={tmp_path / 'x.jsonl'}"]) == 2
     assert "holds array of shape (2,), and the run was trained on image" in capsys.readouterr().err
 
 

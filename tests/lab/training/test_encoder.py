@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
 import gcalign
 from gcalign.lab.data.images import Images
@@ -99,15 +98,9 @@ def test_a_damaged_file_is_named_by_its_position(run, pictures, tmp_path):
             gcalign.load(run.path).embed([pictures[0], tmp_path / name])
 
 
-def test_a_loaded_encoder_has_the_weights_of_the_run_under_the_names_of_its_network(run):
+def test_a_loaded_encoder_has_the_weights_of_the_run(run):
     saved, about = checkpoints.read(run.weights_file)
     assert about["config"]["method"]["name"] == "ince"
-    first, second = gcalign.load(run.path), gcalign.load(run.path)
     prefix = "towers.0.encoder."
-    assert_same(first.state_dict(), {k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)})
-    assert_same(first.state_dict(), first.network.state_dict())
-    with torch.no_grad():
-        for weight in second.parameters():
-            weight.add_(1)
-    nn.Sequential(second, nn.ReLU()).load_state_dict(nn.Sequential(first, nn.ReLU()).state_dict())
-    assert_same(second.state_dict(), first.network.state_dict())
+    own = {k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)}
+    assert_same(gcalign.load(run.path).network.state_dict(), own)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 
 import pytest
@@ -115,22 +114,6 @@ def test_a_wrong_export_is_refused(run, tmp_path, words, said, capsys):
     assert main(["export", *(word.format(run.path) for word in words), "-o", str(tmp_path / "out")]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_an_export_removes_what_a_killed_one_left(run, tmp_path):
-    dead, alive = tmp_path / ".out.99999999.ab.part", tmp_path / f".out.{os.getpid()}.ab.part"
-    for part in (dead, alive):
-        part.mkdir()
-        (part / "model.pt2").write_bytes(b"half")
-    export([f"run={run.path}", "format=safetensors"], str(tmp_path / "out"))
-    assert alive.exists()
-    assert not dead.exists()
-
-
-def test_an_export_does_not_write_over_anything(run, tmp_path):
-    (tmp_path / "out").mkdir()
-    with pytest.raises(ValueError, match="an export is a new folder"):
-        export([f"run={run.path}", "format=safetensors"], str(tmp_path / "out"))
 
 
 def test_a_card_shows_what_a_file_says_as_plain_text():

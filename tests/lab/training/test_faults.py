@@ -223,17 +223,6 @@ def test_a_disk_that_is_full_during_a_sweep_loses_no_result(tmp_path, n):
     faults.report("full disk, reproduce", writes=disk.writes, tried=len(places(disk.writes, n)))
 
 
-@pytest.mark.slow
-def test_a_real_disk_that_is_too_small_costs_nothing_but_time(tmp_path, whole):
-    inside = ["unshare", "--map-root-user", "--mount"]
-    if not shutil.which("unshare") or subprocess.run([*inside, "true"], check=False).returncode:
-        pytest.skip("needs namespaces, as Linux has them")
-    words = [*inside, sys.executable, faults.__file__, str(tmp_path), str(whole.path)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    print(done.stdout)
-
-
 # --- a worker and a rank that die ------------------------------------------------------------------------------
 
 
@@ -374,7 +363,7 @@ def test_a_line_that_is_no_result_costs_itself_alone_and_is_named(tmp_path, caps
         file.write("\n".join([*BROKEN, ""]))
     files.append_json_lines(run.results_file, [{"kind": "train", "step": 4, "loss": 1.0}])
     page = str(tmp_path / "r.html")
-    for argv in (["list", str(tmp_path)], ["list", str(tmp_path), "--mean"], ["report", str(tmp_path), "-o", page]):
+    for argv in (["list", str(tmp_path)], ["report", str(tmp_path), "-o", page]):
         assert main(argv) == 0
         out, err = capsys.readouterr()
         for k in range(len(BROKEN)):
@@ -418,7 +407,6 @@ def test_runs_that_cannot_be_read_hide_no_other(tmp_path, capsys):
     rows = {row["run"]: row["state"] for row in listing.listing(str(tmp_path))}
     assert rows.keys() == {str(run.path) for run in made}
     assert {run for run, state in rows.items() if state == "unreadable"} == {str(run.path) for run in (pipe, *bad)}
-    assert main(["list", str(tmp_path), "--mean"]) == 0
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "r.html"), "--images", "8"]) == 0
     page = (tmp_path / "r.html").read_text()
     assert "Left out: " in page

@@ -1,10 +1,10 @@
-"""Runs of a folder as a table, and their means over seeds."""
+"""Runs of a folder as a table."""
 
 import pytest
 
 from gcalign.lab import files
 from gcalign.lab.training.config import configured
-from gcalign.lab.training.listing import listing, records, summary
+from gcalign.lab.training.listing import listing, records
 from gcalign.lab.training.runs import Run
 
 
@@ -25,13 +25,6 @@ def test_list_looks_into_folders_and_tells_clean_from_mismatched(runs):
     assert sorted(row["pairs"] for row in rows) == ["50% mismatched"] * 2 + ["clean"] * 3
     assert {(row["state"], row["accuracy"]) for row in rows} == {("step 7", "knn 50.0 %")}  # the last one measured
     assert all(row["accuracy"] == {"knn": 0.5} for row in records(str(runs)))
-
-
-def test_means_are_over_seeds_and_nothing_else(runs):
-    rows = summary(str(runs))
-    assert [(row["pairs"], row["seeds"]) for row in rows].count(("clean", 2)) == 1
-    assert len(rows) == 3
-    assert {row["settings"] for row in rows if row["pairs"] == "clean"} == {"method.eps=0.1", "method.eps=0.2"}
 
 
 def test_a_named_run_is_found_by_its_name(runs):

@@ -59,6 +59,30 @@ def test_members_may_be_any_samples():
     assert set(torch.cat([stream.indices(step) for step in range(len(stream))]).tolist()) == set(members.tolist())
 
 
+@pytest.mark.parametrize("kind", ["views", "columns"])
+def test_weights_of_zero_leave_pairs_out_and_others_reach_the_batch(kind):
+    samples = views_of(pictures()) if kind == "views" else columns_of(configured(["data=shapes"]).data)
+    weights, some = torch.zeros(len(samples)), samples.rows("train")[:32]
+    weights[some] = torch.linspace(0.1, 1, 32)
+    stream = Stream(samples, batch_size=16, epochs=1, seed=0, weights=weights)
+    assert sorted(torch.cat([stream.indices(step) for step in range(len(stream))]).tolist()) == some.tolist()
+    batch = stream[0]
+    assert all(torch.equal(known, weights[batch.index]) for known in batch.known["weights"])
+
+
+def test_the_same_pairs_are_mismatched_in_every_epoch():
+    samples = views_of(pictures())
+    stream, expected = (
+        Stream(samples, batch_size=20, epochs=2, seed=3, noise=0.3, fixed=True),
+        mismatched(samples, 0.3, 3),
+    )
+    assert len(exchanges(expected)) == 12
+    assert sorted(expected.tolist()) == list(range(40))
+    for step in range(4):
+        index = stream.indices(step)
+        assert torch.equal(stream.partners(index, step), expected[index])
+
+
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_ranks_share_a_batch(world):
     samples = views_of(pictures())

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +20,7 @@ from gcalign.lab.align.page import ShownItems, rendered
 from gcalign.lab.audit.inputs import items
 from gcalign.lab.commands import output
 from gcalign.lab.terminal import console, fitting
-from gcalign.lab.words import explained, path_of, printable
+from gcalign.lab.words import path_of, printable
 
 EXAMPLES = 30  # items of A whose matches the page shows
 
@@ -31,8 +28,18 @@ EXAMPLES = 30  # items of A whose matches the page shows
 def align(args: argparse.Namespace) -> None:
     """Align what was named. Everything is read, checked and fitted before anything is written."""
     folder = path_of(args.output)
-    if folder.exists():
-        raise ValueError(f"-o {args.output} exists; an alignment is a new folder: choose another name, or remove it")
+    with files.new_folder("-o", folder) as part:
+        aligner = _aligned(args, part)
+    written = [str(folder / name) for name in sorted(os.listdir(folder))]
+
+    def content() -> dict[str, Any]:
+        return {"report": json.loads((folder / ABOUT).read_text("utf-8"))["report"], "written": written}
+
+    output(content, args.json, lambda: _show(aligner, written))
+
+
+def _aligned(args: argparse.Namespace, part: Path) -> Aligner:
+    """The fitted heads, with their files in the folder `part`."""
     (a, texts_a), (b, texts_b) = inputs.side(args.a), inputs.side(args.b)
     shown = ShownItems(
         items(args.show_a, len(a)) if args.show_a else texts_a,
@@ -45,28 +52,16 @@ def align(args: argparse.Namespace) -> None:
         aligner.fit(a, b, pairs)
     except (ValueError, TypeError) as error:
         raise ValueError(_named(str(error), args)) from error
-    part = files.part_of(folder)
-    files.clean(folder.parent, folder.name)
-    try:
-        with explained(f"-o {args.output} cannot be made", "choose a directory in which you can create files", OSError):
-            part.mkdir(parents=True)
-        aligner.save(part)
-        for side, values in enumerate((a, b)):
-            _write_embeddings(part / f"{'ab'[side]}.npy", aligner, side, values)
-        files.write(part / "suspects.csv", _suspects(aligner))
-        title = f"{Path(args.a).name} and {Path(args.b).name}, aligned"
-        embedded = [np.load(part / f"{side}.npy", mmap_mode="r") for side in "ab"]
-        again = "gcalign " + shlex.join(sys.argv[1:])
-        files.write(part / "index.html", rendered(aligner, embedded, shown, title, EXAMPLES, [again]))
-        os.replace(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    written = [str(folder / name) for name in sorted(os.listdir(folder))]
-
-    def content() -> dict[str, Any]:
-        return {"report": json.loads((folder / ABOUT).read_text("utf-8"))["report"], "written": written}
-
-    output(content, args.json, lambda: _show(aligner, written))
+    aligner.save(part)
+    for side, values in enumerate((a, b)):
+        _write_embeddings(part / f"{'ab'[side]}.npy", aligner, side, values)
+    suspects = ((i, j, f"{p:.4f}") for i, j, p in aligner.report.suspects)
+    files.write(part / "suspects.csv", files.csv_text([("a", "b", "probability"), *suspects]))
+    title = f"{Path(args.a).name} and {Path(args.b).name}, aligned"
+    embedded = [np.load(part / f"{side}.npy", mmap_mode="r") for side in "ab"]
+    again = "gcalign " + shlex.join(sys.argv[1:])
+    files.write(part / "index.html", rendered(aligner, embedded, shown, title, EXAMPLES, [again]))
+    return aligner
 
 
 def _write_embeddings(path: Path, aligner: Aligner, side: int, values: Any) -> None:
@@ -78,14 +73,6 @@ def _write_embeddings(path: Path, aligner: Aligner, side: int, values: Any) -> N
         to[start : start + len(block)] = block.numpy()
         start += len(block)
     to.flush()
-
-
-def _suspects(aligner: Aligner) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(("a", "b", "probability"))
-    writer.writerows((i, j, f"{p:.4f}") for i, j, p in aligner.report.suspects)
-    return text.getvalue()
 
 
 def _named(message: str, args: argparse.Namespace) -> str:

@@ -15,6 +15,8 @@ from gcalign.lab.audit.page import cell
 from gcalign.lab.pages.page import filled
 
 NEAREST = 3  # matches of an item
+SUSPECTS = 20  # pairs that the page lists
+NAMES = {"cca": "CCA", "procrustes": "Procrustes", "infonce": "InfoNCE"}
 BLOCK = 65_536  # rows of B that are compared at once
 
 
@@ -54,8 +56,9 @@ def rendered(
         ("style.css",),
         title=title,
         report=aligner.report,
-        top=max((r.at_10 for r in aligner.report.retrieval.values()), default=0),
+        names=NAMES,
+        shown=shown.a is not None or shown.b is not None,
         matches=matches,
-        suspects=suspects,
+        suspects=suspects[:SUSPECTS],
         commands=commands,
     )

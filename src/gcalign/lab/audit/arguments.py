@@ -47,7 +47,7 @@ def declare(parser: Parser) -> Run:
     add(
         "--folds",
         metavar="PATH",
-        help="file (.npy) with the fold of each pair, if each fold was embedded by its own model; "
+        help="file (.npy) with the fold of each pair, if each fold has a model of its own; "
         "with run=, the number of folds",
     )
     add(

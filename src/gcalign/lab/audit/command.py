@@ -18,7 +18,7 @@ from gcalign.errors import count
 from gcalign.lab import files
 from gcalign.lab.audit import inputs
 from gcalign.lab.audit.inputs import AuditedPairs
-from gcalign.lab.audit.outputs import TABLES, checked, rows, write_table, write_weights
+from gcalign.lab.audit.outputs import TABLES, checked, rows, write_table
 from gcalign.lab.audit.tables import FORMATS, TableColumns, write_suggestions
 from gcalign.lab.commands import output
 from gcalign.lab.terminal import console, fitting
@@ -70,7 +70,7 @@ def audit(args: argparse.Namespace) -> None:
     if page is not None:
         files.write(page, text)
     if weights is not None:
-        write_weights(weights, result)
+        files.write_npy(weights, result.weights.float().numpy())
     if columns is not None and clean is not None:
         columns.write_clean(clean, result)
     if columns is not None and suggest is not None:

@@ -32,7 +32,7 @@ from gcalign.lab.training.train import train
 
 FOLDS, VIEWS = 5, 4
 CHUNK = 500  # items embedded at once
-NOTE = "Cross-fitted: each of {} folds was embedded by a model that never saw its pairs."
+NOTE = "Cross-fitted: the embeddings of each of {} folds come from a model that was not trained on its pairs."
 
 
 def crossfitted(overrides: Sequence[str], *, progress: bool = False) -> AuditedPairs:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from gcalign.auditing.result import Audit
 from gcalign.lab import files
@@ -48,23 +44,17 @@ def write_table(
     for name, values in (own or {}).items():
         table[name if name not in table else f"{name} of the table"] = [values[k] for k in order]
     if path.suffix == ".csv":
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        writer.writerow(table)
-        writer.writerows([spreadsheet_cell(x) for x in row] for row in zip(*table.values(), strict=True))
-        files.write(path, text.getvalue())
+        cells = ([spreadsheet_cell(x) for x in row] for row in zip(*table.values(), strict=True))
+        files.write(path, files.csv_text([table, *cells]))
     elif path.suffix == ".json":
         each = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
         content = {"summary": audit.summary(), "pairs": each}
         files.write(path, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
     else:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         about = {"gcalign": json.dumps(audit.summary(), allow_nan=False)}
-        buffer = pa.BufferOutputStream()
-        pq.write_table(pa.table(table).replace_schema_metadata(about), buffer)
-        files.write(path, buffer.getvalue().to_pybytes())
+        files.write_parquet(path, pa.table(table).replace_schema_metadata(about))
 
 
 def spreadsheet_cell(value: Any) -> Any:
@@ -75,10 +65,3 @@ def spreadsheet_cell(value: Any) -> Any:
         return value
     text = printable(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-
-
-def write_weights(path: Path, audit: Audit) -> None:
-    """The weight of each pair, in the order of the pairs, as npy."""
-    buffer = io.BytesIO()
-    np.save(buffer, audit.weights.numpy().astype(np.float32), allow_pickle=False)
-    files.write(path, buffer.getvalue())

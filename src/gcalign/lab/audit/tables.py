@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,12 +60,9 @@ class TableColumns:
         """The table without the flagged pairs, in its own format; returns how many are left."""
         kept = (~audit.flagged).nonzero().flatten().tolist()
         if isinstance(self.table, Parquet):
-            import pyarrow as pa
             import pyarrow.parquet as pq
 
-            buffer = pa.BufferOutputStream()
-            pq.write_table(pq.read_table(self.path).take(kept), buffer)
-            files.write(path, buffer.getvalue().to_pybytes())
+            files.write_parquet(path, pq.read_table(self.path).take(kept))
         else:
             assert isinstance(self.table, TextTable)
             files.write(path, _written([self.table.rows[k] for k in kept], path.suffix))
@@ -101,11 +96,7 @@ def write_suggestions(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def _written(rows: list[dict[str, Any]], suffix: str) -> str:
     if suffix == ".jsonl":
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["pair"])
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return files.csv_text([rows[0] if rows else ["pair"], *(row.values() for row in rows)])
 
 
 def _side(table: Table, name: str) -> Any:

@@ -37,7 +37,7 @@ WHAT = {
         {"n": [64], "dim": 16, "eps": [0.5], "iterations": 10},
     ),
     "solvers": What(
-        "plans to one marginal error against POT and geomloss, and what warm starts save",
+        "plans to one marginal error, against POT",
         "gcalign bench solvers --n 4096 --eps 0.1 0.05 --json solvers.json",
         {"n": [4096], "dim": 128, "eps": [0.1, 0.05], "tol": 1e-5, "repeats": 5},
         {"n": [64], "dim": 16, "eps": [0.5], "tol": 1e-4, "repeats": 2},
@@ -48,13 +48,6 @@ WHAT = {
         {"n": [4096, 8192], "dim": 128, "eps": 0.1},
         {"n": [256], "dim": 16, "eps": 0.5, "names": ["eager InfoNCE", "GCA-INCE"]},
         ("streaming at n = 65,536 too; takes minutes", {"large": [65_536]}),
-    ),
-    "audit": What(
-        "audit of many pairs: time, memory, and what batches of the plan lose in AUROC",
-        "gcalign bench audit --large --json audit.json",
-        {"n": [8192], "dim": 512},
-        {"n": [300], "dim": 16},
-        ("100,000 pairs too; takes an hour", {"n": [8192, 100_000]}),
     ),
 }
 DEFAULT = ("losses", "solvers")

@@ -20,10 +20,10 @@ def pairs(n: int, dim: int, seed: int = 0) -> tuple[Tensor, Tensor]:  # [n, dim]
     return z1.requires_grad_(), z2.requires_grad_()
 
 
-def cost(n: int, dim: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """C = 1 − cos of such pairs, [n, n], with the normalised embeddings it is made of."""
+def cost(n: int, dim: int, seed: int = 0) -> Tensor:  # [n, n]
+    """C = 1 − cos of such pairs."""
     x, y = (functional.normalize(z.detach(), dim=1) for z in pairs(n, dim, seed))
-    return 1 - x @ y.T, x, y
+    return 1 - x @ y.T
 
 
 def eager_info_nce(z1: Tensor, z2: Tensor, eps: float) -> Tensor:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from rich.text import Text
 
 from gcalign.lab import files, terminal
-from gcalign.lab.bench import audit, launches, losses, machine, memory, solvers
+from gcalign.lab.bench import launches, losses, machine, memory, solvers
 from gcalign.lab.bench.table import BenchResult, Row
 from gcalign.lab.timing import threads
 
@@ -18,7 +18,6 @@ MEASUREMENTS: Mapping[str, Callable[..., BenchResult]] = {
     "launches": launches.bench_launches,
     "solvers": solvers.bench_solvers,
     "memory": memory.bench_memory,
-    "audit": audit.bench_audit,
 }
 
 

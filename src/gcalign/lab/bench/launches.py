@@ -71,7 +71,7 @@ def bench_launches(
         f"torch operations and host waits of one forward and backward pass, {WORDS}, D = {dim}, at most {iterations} "
         "iterations; by the profiler, inside gcalign's operator too, with blocks as large as on a GPU",
         [BenchTable("launches", "operations and waits of one step", COLUMNS, rows)],
-        ["views and allocations are no operations; nothing was run on a GPU"],
+        ["views and allocations are not counted; nothing was run on a GPU"],
     )
 
 

@@ -31,7 +31,6 @@ class Peer:
 
 
 POT = Peer("ot", "POT")
-GEOMLOSS = Peer("geomloss", "geomloss")
 LIGHTLY = Peer("lightly", "lightly")
 METRIC_LEARNING = Peer("pytorch_metric_learning", "pytorch-metric-learning")
 
@@ -69,26 +68,9 @@ LOSSES = (
 )
 
 
-def pot(cost: Tensor, eps: float, *, stop: float, iterations: int, method: str) -> Tensor:
+def pot(cost: Tensor, eps: float, *, stop: float, iterations: int) -> Tensor:
     """POT's plan [n, n] of total mass 1; it tests ‖Pᵀ1 − b‖₂ < stop at every tenth iteration."""
     n, m = cost.shape
     a, b = cost.new_full((n,), 1 / n), cost.new_full((m,), 1 / m)
     solve = import_module("ot").bregman.sinkhorn
-    return solve(a, b, cost, eps, method=method, numItermax=iterations, stopThr=stop, warn=False)
-
-
-def geomloss(x: Tensor, y: Tensor, eps: float, *, iterations: int) -> tuple[Tensor, Tensor]:
-    """geomloss's potentials (f, g) for C = ‖x − y‖²/2, with a plan of (f ⊕ g − C)/ε in units of 1/n².
-
-    It has no stopping rule: ε falls geometrically to its value. Here the fall begins just above, which is
-    `iterations` of them at ε.
-    """
-    blur = eps**0.5
-    diameter = blur * (1 + 1e-6)
-    make = import_module("geomloss").SamplesLoss
-    loss = make(
-        "sinkhorn", p=2, blur=blur, diameter=diameter, scaling=(blur / diameter) ** (1 / iterations),
-        debias=False, potentials=True, backend="tensorized",
-    )  # fmt: skip
-    f, g = loss(x, y)
-    return f.flatten(), g.flatten()
+    return solve(a, b, cost, eps, numItermax=iterations, stopThr=stop, warn=False)

@@ -9,15 +9,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gcalign.lab.bench.batches import eager_info_nce, pairs
 from gcalign.lab.timing import threads
 from gcalign.methods import method
-
-T = TypeVar("T")
 
 METHOD = (
     "extra memory is the peak resident size during forward plus backward less the resident size just before, in a "
@@ -44,24 +41,14 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     def run(n: int) -> dict[str, Any]:
         z1, z2 = pairs(n, spec["dim"], spec["seed"])
-
-        def job() -> None:
-            loss = eager_info_nce(z1, z2, eps) if criterion is None else criterion(z1, z2)
-            loss.backward()
-
-        _, seconds, extra = measured(job)
-        return {"seconds": seconds, "extra_bytes": extra}
+        before, start = reset_peak(), time.perf_counter()
+        loss = eager_info_nce(z1, z2, eps) if criterion is None else criterion(z1, z2)
+        loss.backward()
+        return {"seconds": time.perf_counter() - start, "extra_bytes": max(peak() - before, 0)}
 
     with threads(spec["threads"]):
         run(64)
         return run(spec["n"])
-
-
-def measured(job: Callable[[], T]) -> tuple[T, float, int]:
-    """What a job gives, its seconds, and the bytes that it adds to the resident size at the peak."""
-    before, start = reset_peak(), time.perf_counter()
-    result = job()
-    return result, time.perf_counter() - start, max(peak() - before, 0)
 
 
 def reset_peak() -> int:

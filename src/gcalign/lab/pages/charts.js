@@ -1,6 +1,6 @@
 // Training curves and the plane of alignment and uniformity, as SVG of the width there is.
 
-const PAD = { left: 52, right: 12, top: 12, bottom: 40 }, TALL = 260;
+const PAD = { left: 64, right: 12, top: 12, bottom: 40 }, TALL = 260;
 const DASHES = ["", "7 4", "2 3", "10 3 2 3"];
 
 function ticks(low, high, about = 7) {
@@ -28,7 +28,7 @@ function axes(svg, wide, [x0, x1], [y0, y1], xName, yName) {
   for (const v of ticks(x0, x1, wide < 420 ? 4 : 8)) svg.append(make("text", { x: x(v), y: TALL - PAD.bottom + 16, "text-anchor": "middle" }, short(v)));
   svg.append(
     make("text", { x: (wide + PAD.left) / 2, y: TALL - 6, "text-anchor": "middle" }, xName),
-    make("text", { x: -(TALL - PAD.bottom) / 2, y: 13, transform: "rotate(-90)", "text-anchor": "middle" }, yName));
+    make("text", { x: -(TALL - PAD.bottom) / 2, y: 11, transform: "rotate(-90)", "text-anchor": "middle" }, yName));
   return [x, y];
 }
 

@@ -1,22 +1,15 @@
-"""Embeddings in two dimensions: PCA always, UMAP where it is installed."""
+"""Embeddings in two dimensions, by PCA."""
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
-
-LEAST = 16  # points that UMAP needs
 
 
 def maps(h: Tensor) -> dict[str, Tensor]:  # [n, D] -> name: [n, 2] in [0, 1]
     """Each map by its name, which says how much of the variance the two directions of PCA hold."""
     points, share = principal(h)
-    result = {f"PCA ({share:.0%} of the variance)": fitted(points)}
-    if len(h) >= LEAST and (near := neighbourly(h)) is not None:
-        result["UMAP"] = fitted(near)
-    return result
+    return {f"PCA ({share:.0%} of the variance)": fitted(points)}
 
 
 def principal(h: Tensor) -> tuple[Tensor, float]:  # [n, D] -> [n, 2], share of the variance
@@ -29,18 +22,6 @@ def principal(h: Tensor) -> tuple[Tensor, float]:  # [n, D] -> [n, 2], share of 
         points = torch.cat([points, points.new_zeros(len(h), 2 - points.shape[1])], 1)
     total = float(s.square().sum())
     return points, float(s[:2].square().sum()) / total if total else 1.0
-
-
-def neighbourly(h: Tensor) -> Tensor | None:  # [n, 2]
-    """UMAP by cosine, the same for the same embeddings; None where `umap-learn` is not installed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about libraries that it could also use
-        try:
-            from umap import UMAP
-        except ImportError:
-            return None
-        fit = UMAP(n_neighbors=15, metric="cosine", random_state=0, n_jobs=1)
-        return torch.from_numpy(fit.fit_transform(h.numpy())).double()
 
 
 def fitted(points: Tensor) -> Tensor:  # [n, 2]

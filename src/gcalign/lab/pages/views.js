@@ -10,7 +10,7 @@ function startViews() {
   function draw() {
     const { about, views, steps: all } = data.seen[runs[select.value].seen], step = all[last];
     const n = step.names.length, size = innerWidth < 480 ? 56 : 72;
-    const rows = ["as it is", ...Array.from({ length: views }, (_, v) => `view ${v + 1}`)];
+    const rows = ["original", ...Array.from({ length: views }, (_, v) => `view ${v + 1}`)];
     const heads = make("li", { class: "rows", "aria-hidden": "true" }, ...rows.map((row) => {
       const head = make("span", {}, row);
       head.style.height = `${size}px`;

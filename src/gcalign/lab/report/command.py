@@ -12,6 +12,7 @@ from typing import Any
 from gcalign import methods
 from gcalign.errors import count, one_of
 from gcalign.lab import files
+from gcalign.lab.data.catalogue import OF_USERS
 from gcalign.lab.experiments.engine import experiment, records
 from gcalign.lab.experiments.engine.claims import Judgement, Results, judged
 from gcalign.lab.experiments.engine.records import Record
@@ -64,6 +65,7 @@ def report(
     # in key=value words, as `gcalign probe` takes them; here they are options
     options = {"add encoder=": "add --encoder ", "data.root=": "--data-root "}
     remedies = [re.sub("|".join(options), lambda found: options[found[0]], note) for note in gallery.notes]
+    probed = [line for entry in chosen[:1] for line in probe_commands(entry)]
     study = Study(
         title="gcalign report",
         lead="Contrastive learning as distribution alignment: what was run, what was measured, and the plans of the "
@@ -82,9 +84,7 @@ def report(
         commands={
             "This page": [quoted(*words)],
             "The runs shown above": [train_command(entry.config) for entry in chosen],
-            "Accuracies of a run": [
-                quoted("gcalign", "probe", f"run={entry.run.path}", "protocol=linear-fast") for entry in chosen[:1]
-            ],
+            **({"Accuracies of a run": probed} if probed else {}),
         },
     )
     files.write(path, render(study))
@@ -104,6 +104,19 @@ def _readable(folder: Path) -> tuple[list[Entry], list[str]]:
         except (ValueError, TypeError, OSError) as error:
             notes.append(f"Left out: {run.path}: {error}")
     return sorted(entries, key=lambda e: (methods.names().index(e.method), e.config.seed, str(e.run.path))), notes
+
+
+def probe_commands(entry: Entry) -> list[str]:
+    """The words of `gcalign probe` with a protocol that fits the run; none if its images may have no labels."""
+    data, model = entry.config.data, entry.config.model
+    measured = [r["protocol"] for r in entry.results if r["kind"] == "probe"]
+    if not (data.paired or measured) and (data.name in OF_USERS or "/" in data.name):
+        return []
+    usual = "retrieval" if data.paired else "linear-fast"
+    protocol = usual if usual in measured or not measured else measured[0]
+    own = model.encoders or model.encoder
+    words = [f"encoder={own}"] if ":" in own else []
+    return [quoted("gcalign", "probe", f"run={entry.run.path}", f"protocol={protocol}", *words)]
 
 
 def train_command(config: Config) -> str:

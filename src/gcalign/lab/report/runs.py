@@ -197,7 +197,7 @@ class Showcase:
             pairs = f"{noise:.0%} of the pairs mismatched, as in training" if noise else "no pair mismatched"
             about = (
                 f"{len(index)} images of {images.name} ({images.split}), views {config.view_name}, {pairs}; "
-                "every row and column is asked for mass 1."
+                "every row and column should have mass 1."
             )
             one, other = (sprite(pixels(x, images.mean, images.std)) for x in (first, second))
             views = {"sample": sample, "about": about, "first": one, "second": other}

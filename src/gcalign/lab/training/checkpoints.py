@@ -19,7 +19,6 @@ from lightning.pytorch.plugins import Precision
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gcalign.lab import files
 from gcalign.lab.training.module import Training, preprocessing_of
@@ -56,8 +55,9 @@ def read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[s
     return content, about
 
 
-def save_weights(run: Run, module: Training, state: Mapping[str, Tensor]) -> None:
+def save_weights(run: Run, module: Training) -> None:
     """The towers and ε, with the config and the preprocessing inside."""
+    state = module.state_dict()
     tensors = {name: value for name, value in state.items() if name.startswith(("towers.", "criterion."))}
     sides = [asdict(side) for side in preprocessing_of(module.samples)]
     save(run.weights_file, tensors, {"config": module.config.identity, "sides": sides})
@@ -65,12 +65,13 @@ def save_weights(run: Run, module: Training, state: Mapping[str, Tensor]) -> Non
 
 def save_checkpoint(run: Run, trainer: L.Trainer, module: L.LightningModule, step: int, config: str) -> None:
     """Everything step `step` starts from, written by the first process; `config` is the hash of the run's config."""
-    tensors = {f"model.{k}": v for k, v in whole_state(module).items()}
+    if not trainer.is_global_zero:
+        return
+    tensors = {f"model.{k}": v for k, v in module.state_dict().items()}
     for index, slots in trainer.optimizers[0].state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": _whole(v) for name, v in slots.items() if v is not None}
-    if trainer.is_global_zero:
-        about = {"step": step, "scaler": trainer.precision_plugin.state_dict(), "config": config}
-        save(run.checkpoint_file, tensors, about)
+        tensors |= {f"optimizer.{index}.{name}": v for name, v in slots.items() if v is not None}
+    about = {"step": step, "scaler": trainer.precision_plugin.state_dict(), "config": config}
+    save(run.checkpoint_file, tensors, about)
 
 
 def load_checkpoint(run: Run, trainer: L.Trainer, module: nn.Module) -> int:
@@ -80,7 +81,7 @@ def load_checkpoint(run: Run, trainer: L.Trainer, module: nn.Module) -> int:
     with _of(run):
         own = module.state_dict()
         saved = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
-        module.load_state_dict({k: _divided(v, own[k]) if k in own else v for k, v in saved.items()})
+        module.load_state_dict({k: _laid_out(v, own[k]) if k in own else v for k, v in saved.items()})
         optimizer.load_state_dict(
             {"state": _state(tensors, optimizer), "param_groups": optimizer.state_dict()["param_groups"]}
         )
@@ -99,19 +100,8 @@ def checkpoint_step(run: Run, config: str | None = None) -> int:
         return _step(about)
 
 
-def whole_state(module: nn.Module) -> dict[str, Tensor]:
-    """The state of a module, also if its processes have parts of it; all of them must call it."""
-    return {name: _whole(value) for name, value in module.state_dict().items()}
-
-
-def _whole(value: Tensor) -> Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def _divided(value: Tensor, like: Tensor) -> Tensor:
-    """A tensor as `like` is: divided among processes by fsdp, or in its memory layout, e.g. channels-last."""
-    if isinstance(like, DTensor):
-        return distribute_tensor(value, like.device_mesh, like.placements)
+def _laid_out(value: Tensor, like: Tensor) -> Tensor:
+    """A tensor in the memory layout of `like`, e.g. channels-last."""
     return torch.empty_like(like, dtype=value.dtype).copy_(value).detach() if value.shape == like.shape else value
 
 
@@ -124,7 +114,7 @@ def _state(tensors: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> dict
         _, index, name = key.split(".", 2)
         if int(index) >= len(trained) or (value.dim() and value.shape != trained[int(index)].shape):
             raise ValueError(f"{key} has shape {tuple(value.shape)}")
-        state.setdefault(int(index), {})[name] = _divided(value, trained[int(index)]) if value.dim() else value
+        state.setdefault(int(index), {})[name] = _laid_out(value, trained[int(index)]) if value.dim() else value
     return state
 
 

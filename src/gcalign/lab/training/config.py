@@ -127,16 +127,16 @@ class Config:
     accumulate: int = option(1, "chunks in which a batch is encoded: same loss and gradient, less memory", least=1)
     # what Lightning also has casts the images or the whole model, and the loss needs float32
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "32", "16", "bf16"] = option("32-true", "precision")
-    devices: int = option(1, "processes or GPUs per machine", least=1)
-    nodes: int = option(1, "machines; torchrun or SLURM starts their processes", least=1)
-    strategy: Literal["auto", "ddp", "fsdp"] = _later("auto", "how processes share a run; fsdp splits the weights")
+    devices: int = option(1, "number of processes or GPUs per machine", least=1)
+    nodes: int = option(1, "number of machines; torchrun or SLURM starts their processes", least=1)
+    strategy: Literal["auto", "ddp"] = _later("auto", "how processes share a run; more than one always use ddp")
     sync_batchnorm: bool = _later(False, "BatchNorm statistics over all GPUs")
     compile: bool = _later(False, "torch.compile for encoder and head")
     channels_last: bool = _later(False, "channels-last memory layout of weights and images")
-    accelerator: str = _unhashed("auto", "cpu, gpu, mps, or auto: what Lightning finds")
-    workers: int = _unhashed(0, "processes that load images; 0 is the main process", least=0, limit="WORKERS")
+    accelerator: str = _unhashed("auto", "cpu, gpu, mps, or auto: the best that Lightning finds")
+    workers: int = _unhashed(0, "number of processes that load images; 0: the main process", least=0, limit="WORKERS")
     augment_in: Literal["device", "workers"] = _unhashed("device", "where views are made")
-    logger: str = _unhashed("tensorboard", "tensorboard, csv, wandb, mlflow, none, or module:Class of Lightning's kind")
+    logger: str = _unhashed("tensorboard", "tensorboard, csv, wandb, mlflow, none, or module:Class of a logger")
     logger_args: dict[str, Any] = _unhashed(dict, "arguments of the logger, as logger_args.NAME=")
     knn_every: int = _unhashed(0, "epochs between kNN accuracies on held-out training images; 0 is never", least=0)
     log_every: int = _unhashed(10, "steps between log lines", least=1)
@@ -355,16 +355,6 @@ def _check_processes(config: Config) -> None:
             "sync_batchnorm=true": config.sync_batchnorm,
         }
         _refuse(several, "is for several processes, and devices=1 is one; drop it, or raise devices")
-    if config.strategy == "fsdp":
-        refused = {
-            "method=byol": config.method["name"] == "byol",
-            f"accumulate={config.accumulate}": config.accumulate > 1,
-            "optimizer.name=lars": config.optimizer.name == "lars",
-            "compile=true": config.compile,
-            f"knn_every={config.knn_every}": config.knn_every > 0,
-            f"precision={config.precision}": config.precision in ("16-mixed", "16"),
-        }
-        _refuse(refused, "does not go with strategy=fsdp, which splits the weights; use strategy=ddp")
 
 
 def _check_pairs(config: Config) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from torch import Tensor
 
 from gcalign.errors import one_of
@@ -48,14 +45,10 @@ def embed(overrides: Sequence[str], output: str) -> Path:
     given = words(overrides, known, ("run",))
     columns, features = _images(given) if run is None else _column(run, given)
     if path.suffix == ".npy":
-        numbers = io.BytesIO()
-        np.save(numbers, features.numpy())
-        files.write(path, numbers.getvalue())
-        return path
-    columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
-    buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), buffer)
-    files.write(path, buffer.getvalue().to_pybytes())
+        files.write_npy(path, features.numpy())
+    else:
+        columns |= {f"f{k}": features[:, k].numpy() for k in range(features.shape[1])}
+        files.write_parquet(path, pa.table(columns))
     return path
 
 

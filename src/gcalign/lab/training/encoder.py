@@ -44,8 +44,6 @@ class Encoder(nn.Module):
         super().__init__()
         self.network, self.side, self.unit = network, side, unit
         self.features: int = network.features  # type: ignore[assignment]  # every encoder has this number
-        self.register_state_dict_post_hook(_unwrapped)  # type: ignore[no-untyped-call]  # torch's own
-        self.register_load_state_dict_pre_hook(_wrapped)  # type: ignore[no-untyped-call]  # torch's own
 
     def forward(self, x: Any) -> Tensor:  # prepared items -> [B, D]
         return self.network(x)
@@ -118,17 +116,6 @@ class Encoder(nn.Module):
 
     def extra_repr(self) -> str:
         return f"side={self.side}"
-
-
-def _unwrapped(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
-    """Names as the network itself has them, so that weights fit both."""
-    for key in [key for key in state if key.startswith(f"{prefix}network.")]:
-        state[prefix + key.removeprefix(f"{prefix}network.")] = state.pop(key)
-
-
-def _wrapped(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
-    for key in [key for key in state if key.startswith(prefix)]:
-        state[f"{prefix}network.{key.removeprefix(prefix)}"] = state.pop(key)
 
 
 def _texts(items: Any) -> tuple[str, ...]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import io
-import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +25,7 @@ from gcalign.lab.training.encoder import Encoder, Encoders
 from gcalign.lab.training.load import load_run, weights_of
 from gcalign.lab.training.probe import words
 from gcalign.lab.training.runs import Run
-from gcalign.lab.words import explained, path_of, printable
+from gcalign.lab.words import path_of, printable
 
 TOLERANCE = 1e-4  # of the largest feature: other programs round differently
 
@@ -56,19 +54,12 @@ def export(overrides: Sequence[str], output: str) -> Path:
     missing = [name for name in form.needs if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"format={kind} needs {' and '.join(missing)}; pip install {' '.join(missing)}")
-    folder = path_of(output)
-    if folder.exists():
-        raise ValueError(f"-o {output} exists; an export is a new folder: choose another name, or remove it")
-    run = Run.at(given["run"])
-    encoder = _chosen(load_run(run.path, encoder=given.get("encoder")), given, kind)
-    config = weights_of(run, tensors=False).config
-    inputs = _random(encoder)
-    expected = _features(encoder, inputs)
-    part = files.part_of(folder)
-    files.clean(folder.parent, folder.name)
-    try:
-        with explained(f"-o {output} cannot be made", "choose a directory in which you can create files", OSError):
-            part.mkdir(parents=True)
+    run, folder = Run.at(given["run"]), path_of(output)
+    with files.new_folder("-o", folder) as part:
+        encoder = _chosen(load_run(run.path, encoder=given.get("encoder")), given, kind)
+        config = weights_of(run, tensors=False).config
+        inputs = _random(encoder)
+        expected = _features(encoder, inputs)
         features = form.write(encoder, config, part / form.file)(inputs)
         error = float((features - expected).abs().max())
         if features.shape != expected.shape or not error <= TOLERANCE * float(expected.abs().max()):
@@ -77,9 +68,6 @@ def export(overrides: Sequence[str], output: str) -> Path:
                 "feature; nothing was written: try another format"
             )
         files.write(part / "README.md", card(run, config, encoder, kind, error))
-        os.replace(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return folder
 
 

@@ -45,8 +45,8 @@ def help_text() -> str:
     known = every()
     wide = max(len(str(key)) for key in known) + 2
     lines = [f"  {key!s:{wide}}{meaning(key)}" for key in known]
-    methods = [f"  {name:10} {'  '.join(f'method.{k}={v}' for k, v in own)}" for name, own in options().items()]
-    common = f"  every one   {'  '.join(f'method.{name}=' for name in COMMON)}"
+    methods = [f"  {name:17} {'  '.join(f'method.{k}={v}' for k, v in own)}" for name, own in options().items()]
+    common = f"  {'all methods':17} {'  '.join(f'method.{name}=' for name in COMMON)}"
     return "\n".join(["keys, with their defaults:", *lines, "", "options of the methods:", *methods, common])
 
 

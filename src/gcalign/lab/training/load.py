@@ -141,7 +141,7 @@ def factory_of(own: str, given: str | Factory | None, what: str) -> str | Factor
         if given is None or (isinstance(given, str) and ":" not in given):
             raise ValueError(
                 f"{what} has the encoder {own!r}, which is not part of gcalign, and a name in a file is not imported; "
-                f"if you know it, add {quoted(f'encoder={own}')}"
+                f"if you trust it, add {quoted(f'encoder={own}')}"
             )
         return outside(given) if isinstance(given, str) else given
     if given not in (None, own):

@@ -13,13 +13,12 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gcalign import metrics
 from gcalign.alignment import Alignment
-from gcalign.caching import cached_backward
-from gcalign.constraints import has_relaxed_side
+from gcalign.constraints import can_lose_mass
+from gcalign.interop.caching import cached_backward
 from gcalign.kernels import normalize
 from gcalign.lab.data.sides import Preprocessing, Samples
 from gcalign.lab.models import Factory, Twin, momentum_at, outside, predictor, projector
@@ -142,12 +141,6 @@ class Training(L.LightningModule):
         if "domains" in reads and not samples.are_views and not samples.grouped:
             raise ValueError(f"the target {target!r} reads groups of near-duplicates; name them with data.group=")
 
-    def configure_model(self) -> None:
-        """Lightning calls it where all processes are known, which fsdp divides the weights among."""
-        if self.config.strategy == "fsdp":
-            for network in self.networks:
-                fully_shard(network, mesh=self.device_mesh["data_parallel"])  # type: ignore[index]  # set by Lightning
-
     def inputs(self, batch: Batch) -> list[Any]:
         """The items of each side as its tower takes them, augmented on the device."""
         if self.config.augment_in == "workers":
@@ -238,18 +231,21 @@ class Training(L.LightningModule):
                     "plan/entropy": plan.entropy,
                     "plan/iterations": torch.tensor(float(plan.iterations)),
                 }
-                share = measures["plan/mass"] if has_relaxed_side(self.criterion.constraints) else None
+                share = measures["plan/mass"] if can_lose_mass(self.criterion.constraints) else None
             if not self.warned and self.twin is None and 1 < len(z[0]) == len(z[1]):
                 self._watch(z[0], z[1], share, step)
         self.log_dict(measures, logger=False)  # the loggers get what the result lines have
         self.log("lr", lr_at(step, self.total, self.config.optimizer), logger=False)
 
     def _watch(self, first: Tensor, second: Tensor, share: Tensor | None, step: int) -> None:
-        """Log a warning, once, if the embeddings move together or the plan has lost most of its mass."""
+        """Log a warning, once, if the embeddings move together or the plan has lost most of its mass.
+
+        Not in the first quarter of the steps: the first steps from random weights often raise all cosines for a while.
+        """
         if math.isnan(self.first_cosine):
             self.first_cosine = float(metrics.negative_similarity(first, second))
         message = metrics.collapse(first, second, share, start=self.first_cosine)
-        if message is not None:
+        if message is not None and 4 * (step + 1) >= self.total:
             self.warned = True
             logger.warning("step %d: %s", step + 1, message)
 

@@ -39,7 +39,7 @@ def check_known(data: Data, given: Mapping[str, str], what: str, roots: Sequence
     asked = [word for word in asked if _place(word) not in _known()]
     if asked:
         raise ValueError(
-            f"{what} names places that no command of yours has named, so they are not followed; if you know them, add "
+            f"{what} names folders or code that you have not named, so they are not used; if you trust them, add "
             f"{quoted(*asked)}"
         )
 

@@ -61,20 +61,18 @@ def device_of(given: Mapping[str, str]) -> str:
     return name
 
 
-def data_of(
-    run: Run | None, given: Mapping[str, str], *, named: Data | None = None, roots: Sequence[Path] = ()
-) -> Data:
+def data_of(run: Run, given: Mapping[str, str], *, named: Data | None = None, roots: Sequence[Path] = ()) -> Data:
     """The run's data or what is given instead, at the encoder's size, balanced; all of it unless limited.
 
     `named` is the run's data where this command names it; where only its files do, a path is followed if it is given,
     lies within `roots`, or an earlier command named it.
     """
-    own = named or (run.config().data if run else Data(name="scenes"))
-    if run and not named:
+    own = named or run.config().data
+    if not named:
         check_known(own, given, f"run={run.path}", roots)
     data = own if given.get("data", own.name) == own.name else Data(name=given["data"], on_error=own.on_error)
     # scenes have one size, and are small enough for any encoder
-    size = weights_of(run, tensors=False).sides[0].shape[1] if run and data.name != "scenes" else None
+    size = weights_of(run, tensors=False).sides[0].shape[1] if data.name != "scenes" else None
     chosen = {key.removeprefix("data."): value for key, value in given.items() if key in DATA[1:]}
     changed: dict[str, Any] = {"size": size, "limit": None, "tail": 1.0}
     changed |= {key: value_of(f"data.{key}", value) if key in changed else value for key, value in chosen.items()}
@@ -85,10 +83,9 @@ def probe(overrides: Sequence[str], *, progress: bool = False) -> Result | Retri
     """`run=… protocol=…` and any option of the protocol; the result is appended to the run's results.
 
     Of a run on images, accuracies; of a run on columns, retrieval and names. `run=pixels` and `run=untrained` are what
-    a run is compared with: `like=runs/…` takes the model, seed and data of that run, `model.*`, `seed` and `data.*` say
-    them in the words of `gcalign train`. On its own data a run is fitted on as many images as it was trained on, and
-    tested on the whole test split; so is a baseline, whose `data.limit` is that of training. For a run, `data.limit`
-    takes so many of each.
+    a run is compared with: `like=runs/…` names that run, and decides model, seed and data. On its own data a run is
+    fitted on as many images as it was trained on, and tested on the whole test split; so is a baseline, whose
+    `data.limit` is that of training. For a run, `data.limit` takes so many of each.
     """
     run = run_on_columns(overrides)
     return _of_images(overrides, progress) if run is None else _of_columns(run, overrides)
@@ -139,28 +136,27 @@ def columns_with(run: Run, given: Mapping[str, str]) -> EmbeddedColumns:
 def _of_images(overrides: Sequence[str], progress: bool) -> Result:
     fits = [*(protocol.fit for protocol in PROTOCOLS.values()), least_squares]
     options = {name for fit in fits for name in options_of(fit)} - {"encoder", "device"}
-    known = ("run", "encoder", "protocol", "seed", "device", *baselines.WORDS, *DATA, *sorted(options))
+    known = ("run", "like", "encoder", "protocol", "seed", "device", *DATA, *sorted(options))
     given = words(overrides, known, ("run",))
+    is_baseline = given["run"] in baselines.NAMES
+    if is_baseline != ("like" in given):
+        raise ValueError(f"run={given['run']}: like= goes with {' and '.join(baselines.NAMES)}, and names their run")
     asked: dict[str, Any] = {key: value_of(key, value) for key, value in given.items() if key in options}
-    baseline = baselines.named(given)
-    # a baseline's seed is that of its weights; the protocol's stays 0, as for runs of any seed
-    seed = "0" if baseline else given.get("seed", "0")
-    asked["seed"] = count("seed", value_of("seed", seed), "any whole number from 0", least=0)
+    asked["seed"] = count("seed", value_of("seed", given.get("seed", "0")), "any whole number from 0", least=0)
     device = device_of(given)
-    run = None if baseline else Run.at(given["run"])
-    model = baseline.like if baseline else run
-    data = data_of(model, given)
+    run = Run.at(given["like" if is_baseline else "run"])
+    baseline = baselines.baseline_of(given["run"], run, given) if is_baseline else None
+    data = data_of(run, given)
     usual = "cifar10c" if data.name == "cifar10c" else "linear-fast"
     protocol = one_of("protocol", given.get("protocol", usual), (*PROTOCOLS, *SPECIAL))
     if data.name == "cifar10c" and protocol != "cifar10c":
         raise ValueError(f"protocol={protocol} needs a training split, and cifar10c has none; use protocol=cifar10c")
-    if model:
-        model.check_writable()
-    subject = Subject(baseline or _loaded(Run.at(given["run"]), given.get("encoder")), data, device, progress)
+    run.check_writable()
+    subject = Subject(baseline or _loaded(run, given.get("encoder")), data, device, progress)
     if protocol in SPECIAL:
         result = SPECIAL[protocol](subject, **asked)
     else:
-        trained = model.config().data if model else data
+        trained = run.config().data
         limit = data.limit or (trained.limit if trained.name == data.name else None)
         train = images_of(dataclasses.replace(data, limit=limit), "train")
         labels_of(train, f"protocol={protocol}")
@@ -169,7 +165,7 @@ def _of_images(overrides: Sequence[str], progress: bool) -> Result:
         result = evaluate_encoder(subject.network(train), train, test, **about, **asked)
     if baseline:
         result = dataclasses.replace(result, of=str(baseline))
-    return _recorded(model, data.name, result, "baseline" if baseline else "probe") if model else result
+    return _recorded(run, data.name, result, "baseline" if baseline else "probe")
 
 
 def _recorded(run: Run, data: str, result: R, kind: str = "probe") -> R:

@@ -10,11 +10,8 @@ import lightning as L  # noqa: N812  # Lightning's own habit
 import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.fabric.plugins.environments.lsf import LSFEnvironment
-from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
 from gcalign.lab.training.config import Config
 
@@ -53,7 +50,7 @@ def _environment() -> ClusterEnvironment:
             raise ValueError("SLURM does not say how many tasks a node has; start it with srun --ntasks-per-node=…")
         # not auto_requeue: it pickles; `gcalign train` continues from its own checkpoint
         return SLURMEnvironment(auto_requeue=False)
-    return next((kind() for kind in (LSFEnvironment, MPIEnvironment) if kind.detect()), LightningEnvironment())
+    return LightningEnvironment()
 
 
 def _command(config: Config, environment: ClusterEnvironment) -> str:
@@ -67,13 +64,6 @@ def _command(config: Config, environment: ClusterEnvironment) -> str:
 def started_together(config: Config, environment: ClusterEnvironment) -> bool:
     """Whether all processes of a run exist before the first of them decides anything."""
     return config.world > 1 and not isinstance(environment, LightningEnvironment)
-
-
-def strategy_of(config: Config) -> str | Strategy:
-    """How the processes share a run."""
-    if config.strategy == "fsdp":
-        return ModelParallelStrategy(config.world, 1, save_distributed_checkpoint=False)
-    return "ddp" if config.world > 1 else "auto"
 
 
 def check_device(config: Config, device: torch.device) -> None:

@@ -25,13 +25,13 @@ from gcalign.lab.data.sides import ColumnSide, Samples, ViewSide, described, vie
 from gcalign.lab.limits import within
 from gcalign.lab.models import Factory
 from gcalign.lab.training.callbacks import OnlineKNN, ProgressCallback, RunRecorder, scalars
-from gcalign.lab.training.checkpoints import checkpoint_step, save_weights, whole_state
+from gcalign.lab.training.checkpoints import checkpoint_step, save_weights
 from gcalign.lab.training.config import Config
 from gcalign.lab.training.loggers import logger_of, restart
 from gcalign.lab.training.module import Training, encoder_names, preprocessing_of
 from gcalign.lab.training.owner import BusyError, owned
 from gcalign.lab.training.places import places_of, remember
-from gcalign.lab.training.processes import check_device, decided, environment_of, started_together, strategy_of
+from gcalign.lab.training.processes import check_device, decided, environment_of, started_together
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.samples import samples_of
 from gcalign.lab.training.stream import Stream
@@ -141,9 +141,8 @@ def _continued(run: Run, trainer: L.Trainer, module: Training, stream: Stream, r
         if resume_at:
             _say(f"{run.path}: continues at step {resume_at}", quiet)
         _fit(trainer, module, loader)
-        state = whole_state(module)
         if trainer.is_global_zero:
-            save_weights(run, module, state)
+            save_weights(run, module)
             run.finish()
     except KeyboardInterrupt:
         where = f"interrupted at step {module.done} of {stream.total}"
@@ -223,7 +222,7 @@ def _trainer(
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.nodes,
-            strategy=strategy_of(config),
+            strategy="ddp" if config.world > 1 else "auto",
             precision=config.precision,
             sync_batchnorm=config.sync_batchnorm,
             plugins=[environment],

@@ -241,5 +241,5 @@ def _show(request: Reproduction) -> None:
     for what, asked, file in (("the search", trials, request.scale.search.name), ("the experiment", jobs, name)):
         if asked:
             parts.append(f"{len(asked) - len(request.archive(file).missing(asked))} of {len(asked)} in {what}")
-    caveat = "" if over else "; the experiment's words are the search's first until it is done"
+    caveat = "" if over else "; until the search is done, its first settings are shown"
     print(f"{name}: {len(commands)} different commands; finished: {', '.join(parts)}{caveat}", file=sys.stderr)

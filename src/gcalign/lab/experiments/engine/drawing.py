@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -106,7 +106,7 @@ DATA = {
     "svhn": "SVHN",
     "imagenet100": "ImageNet-100",
     "pacs": "PACS",
-    "scenes": "embedded scenes",
+    "scenes": "built-in scenes",
 }
 SETTINGS = {"standard": "C0 standard", "C1": "C1 erase", "C2": "C2 crop", "C3": "C3 brightness"}
 ACCURACIES = {"linear": "linear probe", "linear-fast": "linear probe, fast protocol", "knn": "nearest neighbours"}
@@ -232,11 +232,18 @@ def line(axes: Axes, table: pd.DataFrame, look: Look) -> None:
 
 
 def lines(
-    axes: Axes, table: pd.DataFrame, methods: Sequence[str], shift: float, *, unit: float = 100, std: bool = False
+    axes: Axes,
+    table: pd.DataFrame,
+    methods: Sequence[str],
+    shift: float,
+    *,
+    unit: float = 100,
+    std: bool = False,
+    look: Callable[[str], Look] = look,
 ) -> None:
     """A line for each method of a table (method, x), moved by `shift` from method to method."""
     for k, method in enumerate(methods):
-        if method in table.index.get_level_values(0) and (shown := estimates(table.loc[method])):
+        if shown := estimates(part(table, method)):
             x = (unit * at + shift * (k - (len(methods) - 1) / 2) for at in shown)
             marks(axes, x, shown.values(), look(method).line, look(method).name, std=std, capthick=0.7)
 

@@ -83,7 +83,7 @@ def launch(
     with _lent(["gcalign", *words]):
         hydra.main(version_base=None, config_path=None, config_name="reproduce-task")(task)()
     return [
-        Failure(job, f"not finished; {folder / str(k)} says why")
+        Failure(job, f"not finished; for the reason see {folder / str(k)}")
         for k, job in enumerate(jobs)
         if not finished(job, scale, runs)
     ]

@@ -29,10 +29,10 @@ _STYLE: Mapping[Word, str] = {
 _MEANS: Mapping[Word, str] = {
     "held": "the results agree with the claim, and Holm's p is at most 0.05",
     "failed": "the results show the opposite, by the same test",
-    "not shown": "neither of the two at this scale; one seed never shows anything",
+    "not shown": "neither of the two at this scale",
     "not judgeable": "the runs differ from the claim's setting in something that can decide it",
     "true by construction": "it follows from the way it is computed",
-    "not measured": "there is no result file yet; the command makes one",
+    "not measured": "there is no result yet; the command makes one",
 }
 _WIDTH = 160  # where the output is no terminal and has no width of its own
 
@@ -90,32 +90,32 @@ def markdown(judgements: Sequence[Judgement], results: Results, proofs: Sequence
     """The claims as a page; the same results give the same bytes. Those of our own studies stand on their pages."""
     built_in = {claim.label for claim in every_claim()}
     ours = [j for j in judgements if j.family.kind == "planned" and j.claim is not None and j.claim.label in built_in]
-    others = [j for j in judgements if j not in ours]
+    others = [j for j in judgements if j not in ours and j.family.kind != "printed"]
     parts = [
         "# Claims",
-        f"What the paper claims about its experiments, and what our result files of scale `{results.scale}` say. "
-        f"Written by `gcalign claims --scale {results.scale} --write docs/claims.md`; do not edit.",
+        f"What the paper claims about its experiments, and what our results of scale `{results.scale}` say. "
+        f"Written by `gcalign claims --scale {results.scale} --write docs/claims.md`, which also prints the claims "
+        "that are not measured.",
         f"**{summary(judgements)}.**",
         "\n".join(f"* **{word}**: {meaning}." for word, meaning in _MEANS.items()),
-        "**How to read a row.** Differences are paired by seed, in percentage points of accuracy if nothing else is "
-        "said. Brackets are 95 % intervals from the pooled residual ([explained here](studies/paper-small.md)). All "
-        "those of a section hold together (Bonferroni). p is the pooled test's, after Holm's correction over the "
-        "section; it decides. Holm is sharper than Bonferroni, so a claim can be held while its interval includes "
-        "zero. Rows that count methods or settings have no p.",
-        "**Exploratory**: how to measure or judge this was decided after results had been seen, or the paired "
-        "interval alone, which was the rule when the runs were made, does not give the verdict. `--json` has it.",
-        "**GCA-UOT** is here the Fenchel–Young loss. The published code takes another one "
-        "([why](choose.md#gca-uot-and-the-published-code)), which was not measured.",
+        "**How to read a row.** Differences are paired by seed, and in percentage points of accuracy unless the row "
+        "names another measure. Brackets are 95 % intervals from the [pooled residual](studies/paper-small.md); those "
+        "of a section hold together (Bonferroni). p is after Holm's correction over the section, and decides. "
+        "*Exploratory*: the rule was chosen after results had been seen, or the paired interval alone does not give "
+        "the verdict.",
+        "**GCA-UOT** is the Fenchel–Young loss; [that of the published code](choose.md#gca-uot-and-the-published-code) "
+        "was not measured.",
     ]
     for family in dict.fromkeys(j.family for j in others):
         parts += [f"## {family.title}", table([j for j in others if j.family == family])]
     words = [word for word in get_args(Word) if any(j.word == word for j in ours)]
     parts += [
         "## Our own experiments",
-        f"{len(ours)} planned comparisons: {_counted(ours, words)}. Each stands with its plan: "
-        "[Studies](studies/index.md).",
-        "## Theorems",
-        "`gcalign verify` checks them on random batches: [statement by statement](paper.md).",
+        f"{len(ours)} planned comparisons: {_counted(ours, words)}. They are on the pages of the "
+        "[studies](studies/index.md).",
+        "## The paper against its own tables, and theorems",
+        "`gcalign claims` prints what the paper says about its own tables, compared with them. `gcalign verify` checks "
+        "theorems on random batches: [statement by statement](paper.md).",
     ]
     if proofs:
         from gcalign.lab import verify
@@ -129,7 +129,7 @@ def markdown(judgements: Sequence[Judgement], results: Results, proofs: Sequence
 
 
 def table(judgements: Sequence[Judgement]) -> str:
-    """One row for each claim; what is not measured is listed below, by the command that would."""
+    """One row for each claim; what is not measured is counted below, by the command that would."""
     measured = [j for j in judgements if j.word != "not measured"]
     printed = any(_paper(j) for j in measured)
     tested = any(j.adjusted is not None for j in measured)
@@ -140,11 +140,8 @@ def table(judgements: Sequence[Judgement]) -> str:
         cells = [j.claim.says, *([_paper(j)] if printed else []), _briefly(j)]
         cells += ([f"{j.adjusted:.2g}"] if j.adjusted is not None else [""]) if tested else []
         rows.append(f"|**{j.verdict}**|{'|'.join(map(escaped, cells))}|")
-    missing: dict[str, list[str]] = {}
-    for j in judgements:
-        if j.word == "not measured" and j.claim is not None:
-            missing.setdefault(j.result, []).append(j.claim.says)
-    notes = [f"Not measured yet ({command}): {'; '.join(says)}." for command, says in missing.items()]
+    missing = Counter(j.result for j in judgements if j.word == "not measured" and j.claim is not None)
+    notes = [f"{n} {'claim is' if n == 1 else 'claims are'} not measured: {c}." for c, n in missing.items()]
     return "\n\n".join([*(["\n".join(rows)] if measured else []), *notes])
 
 

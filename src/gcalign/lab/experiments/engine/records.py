@@ -65,10 +65,10 @@ def _parsed(line: str, where: str) -> Record:
                 raise TypeError(f"{name}={getattr(record, name)!r}")
         for name, value in record.labels.items():
             if isinstance(value, list | dict):
-                raise TypeError(f"the label {name}={value!r} is no text or number")
+                raise TypeError(f"the label {name}={value!r} must be a text or a number")
         return record
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{where} is no result ({error}); delete the line or the file") from error
+        raise ValueError(f"{where} is not a result ({error}); delete the line or the file") from error
 
 
 def write(path: Path, records: Iterable[Record]) -> None:

@@ -64,7 +64,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     header = ["Method", "matrix products", "element-wise", "total", "÷ INCE", "paper", "paper ÷ INCE"]
     about = {k: v for each in records["about"] for k, v in sorted(each.items()) if k != "paper"}
     notes = [
-        "MFLOP of one loss, forward and backward, against the paper's figures, whose batch and counting are not told."
+        "MFLOP of one loss, forward and backward, against the paper's figures, whose batch and counting are not given."
     ]
     notes += [f"Settings: {'; '.join(f'{k}: {v}' for k, v in sorted(about.items()))}."] if about else []
     return Sheet("flops", header, rows, notes).write(folder)

@@ -1,6 +1,10 @@
 """E10: do items without a partner help to align two frozen encoders?
 
-Not answered yet: the runs are not complete.
+Yes, with texts, if the partners are among these items: with 300 right pairs, `gcalign.align` is 13.2 [11.9, 14.5]
+points of R@1 above CCA, mean of seven data sets. Each of the four languages gains about 20 points, emoji 2, icons and
+PACS nothing. The other settings are not judged, and have one to three seeds so far. With 30 % wrong pairs the gap is as
+large. With 3,000 right pairs or more it is small. If no item has its partner in the pools, it is a few points with 300
+pairs and none with 1,000.
 
 ## Plan
 
@@ -11,11 +15,11 @@ Not answered yet: the runs are not complete.
   ("a sketch of a dog"): EfficientNet-Lite0 × MiniLM. Variants of one emoji, and icons whose names begin with the same
   word, are in one part of the split
 * compared: Procrustes, ridge, CCA (ridge 1), InfoNCE heads that start from the CCA (ε 0.05), the same with RINCE (q
-  0.3) in place of InfoNCE, SOTAlign's recipe (a linear teacher, ε 0.005 and 0.05), and `gcalign.align` with its
-  default search
-* settings: first 300 pairs, all right, with seeds 90 to 94. Then, with seeds 90 to 92: 1,000 pairs; 1,000 of which 30
-  % are wrong, exchanged at random or near misses (the partner of the most similar item); 300 with pools apart; 100;
-  3,000; 300 with wrong pairs; 1,000 with pools apart; 10,000. Seeds draw pairs, test items and weights. A setting
+  0.3) in place of InfoNCE, SOTAlign's recipe (a linear teacher, ε 0.005 and 0.05), and `gcalign.align` with its default
+  search
+* settings: first 300 pairs, all right, with seeds 90 to 94. Then, with seeds 90 to 92: 1,000 pairs; 1,000 of which 30 %
+  are wrong, exchanged at random or near misses (the partner of the most similar item); 300 with pools apart; 100;
+  3,000; 300 with wrong pairs; 1,000 with pools apart; 10,000. Seeds choose pairs, test items and weights. A setting
   needs 1.2 times as many items as pairs that are not in the test
 * pools: at most 4,000 unpaired items of each side: the partners are among them, or (*apart*) no item has its partner
   there
@@ -24,14 +28,17 @@ Not answered yet: the runs are not complete.
   the 28 captions
 * secondary: R@10, the other settings, each data set: plotted, not judged
 * held: an interval above zero after Holm's correction
-* limits: one kind of text; the ridge of the closed forms and the ε of InfoNCE are fixed. A sweep that is cut short
-  has the settings in the order above
-* cost: about a minute a setting and data set (one core): 4 core-hours, of which 35 minutes are the primary setting,
-  and 10 minutes for the embeddings, which are made once
+* limits: one kind of text; the ridge of the closed forms and the ε of InfoNCE are fixed. A sweep that is cut short has
+  the settings in the order above
+* cost: 4 core-hours, of which 35 minutes are the primary setting
 
 Before this plan, Dutch was tried with seeds 0 and 1 and emoji (split at random) with seed 0, which are not used again:
-the defaults of `gcalign.align` come from R@1 on their test items, and other seeds draw from the same items. German,
+the defaults of `gcalign.align` come from R@1 on their test items, and other seeds choose from the same items. German,
 French, Russian, icons and PACS were not looked at.
+
+## Result
+
+![R@1 against the number of pairs, for texts and for images, in four settings](../results/small/fig-align.png)
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """E9: with a pretrained encoder, does a target with domains cost class accuracy?
 
-Not answered yet: the window is measured, the 17 seeds are not complete. The window is narrow: frozen features tell the
-domain of 93.9 % of the images, and training on the domains reaches only 95.0 %.
+A little weight on the domain gains nearly all that there is to gain in domain accuracy; that class accuracy is kept is
+not shown. At α = 0.01 domain accuracy rises from 93.9 to 94.9 % (+0.94 [+0.69, +1.19]), and class accuracy changes by
+−0.11 [−2.15, +1.93] points, so a loss of more than one point cannot be excluded. At α = 0.1 class accuracy falls by 2.8
+[0.95, 4.65] points.
 
-E3 could not judge "without diminishing class accuracy": its small encoder had no pretraining, and its class accuracy is
-low. Here the encoder is EfficientNet-Lite0, trained on ImageNet and frozen. Heads are trained on its features.
+E3 could not judge "without diminishing class accuracy": its encoder was not pretrained, and its class accuracy is low.
+Here the encoder is EfficientNet-Lite0, trained on ImageNet and frozen. Heads are trained on its features.
 
 ## Plan
 
@@ -21,12 +23,12 @@ low. Here the encoder is EfficientNet-Lite0, trained on ImageNet and frozen. Hea
   alone: non-inferiority; and domain accuracy (images held out of training) is above it. A family of four, by Holm
 * limits: a frozen encoder and a small head; the intervals have the variation between seeds of the head, not between
   images
-* cost: features 5 minutes; 51 heads of about 6 s (CPU time, one core): 0.1 core-hours
+* cost: 0.2 core-hours
 
 ## Changes
 
 * After the window and before any result of a target was looked at: three α instead of five, and a family of four
-  instead of eight, because the machine is shared. The seeds stay.
+  instead of eight, to save time. The seeds stay.
 
 ## Result
 
@@ -40,6 +42,12 @@ Accuracy in %, by the readout; the window is one seed (149):
 
 The frozen domain accuracy is below 95 %, so by the plan the targets are compared. But a target cannot raise domain
 accuracy by much more than a point here.
+
+| 17 seeds | domain | class, domain left out |
+|---|---|---|
+| α = 0, pairs alone | 93.9 | 53.1 |
+| α = 0.01 | 94.9 | 53.0 |
+| α = 0.1 | 95.1 | 50.3 |
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """A control: what does GCA add where a method and its GCA version have the same ε?
 
-Nothing is shown: all intervals include zero. So most of the difference in alignment and uniformity between a method and
-its GCA version came from ε.
+Nothing is shown: all intervals include zero. So most of the difference in alignment and uniformity came from ε.
 
 The search may give them different ε, which alone moves alignment and uniformity. Accuracy, alignment and uniformity of
 GCA-INCE − INCE and of GCA-RINCE − RINCE, mean over three values of ε. How it is judged was written before its runs; the
 verdicts are among the paper's [claims](../claims.md).
-
-## Result
-
-![Differences in accuracy, alignment and uniformity between GCA-INCE and InfoNCE and between GCA-RINCE and RINCE at ε of
-0.1, 0.2 and 0.5: nearly all intervals include zero](../results/small/fig-same-eps.png)
 """
 
 from __future__ import annotations

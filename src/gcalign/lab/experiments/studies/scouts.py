@@ -1,12 +1,10 @@
 """E4, first part: where else could alignment win? Four settings, exploratory.
 
-With two seeds only noisy labels stand out: GCA-UOT − INCE +3.3 and +3.8 points by nearest neighbours. Nothing else is
-above 1.4 with both. So noisy labels were repeated: the second part of E4.
+With two seeds only noisy labels stand out: GCA-UOT − INCE +3.3 and +3.8 points by nearest neighbours. Nothing else (a
+long tail of classes, batches of 32, four views) is above 1.4 with both.
 
-## Plan
-
-INCE, GCA-INCE, GCA-UOT × seeds 60 and 61, exploratory, with the settings that the search of E2 chose, 5000 CIFAR-10
-images:
+The plan: INCE, GCA-INCE, GCA-UOT × seeds 60 and 61, exploratory, with the settings that the search of E2 chose, 5000
+CIFAR-10 images:
 
 * long tail: classes of falling size, the first 100 times the last (`data.tail=100`), probed with balanced labels
 * batches of 32, lr 1e-3
@@ -14,10 +12,6 @@ images:
 * targets by label, 40 % of the labels wrong (`target.noise=0.4`)
 
 The most promising is repeated with eight fresh seeds and one primary comparison, written before those runs.
-
-## Result
-
-<!-- table scouts -->
 """
 
 from __future__ import annotations
