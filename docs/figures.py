@@ -89,7 +89,7 @@ def views(figure: Any) -> None:
     axes.set(aspect="equal", xlim=(-1.35, 2.4), ylim=(-1.3, 1.3))
     axes.axis("off")
     axes.text(
-        1.3, 0.45, "● view 1\n□ view 2\n— a pair\n\ncolours are groups,\nwhich nobody tells\nthe encoder", va="top"
+        1.3, 0.45, "● view 1\n□ view 2\n— a pair\n\ncolours are groups;\nthe encoder does not\nsee them", va="top"
     )
 
 

@@ -32,7 +32,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[s
 
 def command_line() -> str:
     """Every command with its usage, from the parser itself; --help has the rest."""
-    from gcalign.cli import parser
+    from gcalign.lab.arguments import parser
 
     parts = []
     for name, command in _commands(parser()):
@@ -41,12 +41,12 @@ def command_line() -> str:
         parts += [_command(f"gcalign {name} {below}", one) for below, one in inner]
     return f"""# Command line
 
-{NOTE}`gcalign COMMAND --help` describes every argument, with defaults and examples. `train`, `probe`, `embed`, `export` and `reproduce` take `key=value` in any order; an unknown key or a value out of range is an error before anything is written. `dry=true` shows what would run. Lists are written `method.relax=[2.0,2.0]`; `null` means no value.
+{NOTE}`gcalign COMMAND --help` describes every argument, with defaults and an example. `train`, `probe`, `embed`, `export` and `reproduce` take `key=value` in any order. `dry=true` shows what would run. Lists are written `method.relax=[2.0,2.0]`; `null` means no value.
 
-* **Data** is found by name: in the folder `data.root=`, in the folder that the environment variable `GCALIGN_DATA` names, or on the Hugging Face hub.
-* **Exit codes**: 0, the command ran, whatever its result; 1, some runs that `gcalign reproduce` started have failed; 2, an error, printed as one line with its remedy (`--debug` prints the traceback too); 130, interrupted.
-* **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows; `--json -` prints only JSON. `NO_COLOR=1` prints without colours, `COLUMNS=40` for 40 columns.
-* **Completion** at the tab key: `gcalign completion bash >> ~/.bashrc`, or `zsh`, or `fish`; then open a new terminal.
+* **Data sets** are looked for in the folder `data.root=`, then in the folder that the environment variable `GCALIGN_DATA` names, then on the Hugging Face hub.
+* **Exit codes**: 0, the command ran, whatever its result; 1, some runs of `gcalign reproduce` have failed; 2, an error, printed as one line with its remedy (`--debug` prints the traceback too); 130, interrupted.
+* **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows; `--json -` prints only JSON.
+* **Tab completion**: `gcalign completion bash >> ~/.bashrc`, or `zsh`, or `fish`.
 
 {_table(("command", "what it does"), parts)}
 """
@@ -65,22 +65,21 @@ def _command(name: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
 # --- studies --------------------------------------------------------------------------------------------------
 
 RESULTS = HERE / "results"
-RULES = """Each study asks one question. The studies with a plan were planned before their runs, and no plan was changed after its own test results had been seen; all changes are listed, with the reason. Question, plan, code and claims of a study are one file in `src/gcalign/lab/experiments/studies/`, from which its page is made.
+RULES = """Each study asks one question. Its plan was written before its runs; what was changed later is listed on its page, with the reason. Exploratory studies have no page; the name in brackets is for `gcalign reproduce NAME scale=small`.
 
-All studies are **small-scale**: a small encoder, few images, two CPU cores. They say how methods compare in this setting, not at the paper's scale. Seeds change weights, batches and views, not the training and test images; so intervals do not cover other images.
+All studies are **small-scale**: a small encoder or frozen ones, few images or texts, two CPU cores. Seeds change weights, batches and views, not the images, so intervals do not cover other images. "GCA-UOT" is the [Fenchel–Young form](../choose.md#gca-uot-and-the-published-code), not the loss of the published code.
 
-Rules for all planned experiments:
+{table}
 
-* **Pairing.** With the same seed, all methods start from the same weights and see the same batches and views. So differences are paired by seed. A result file records the commit of the code that made it. If a command stops, the same command continues; finished jobs are read from the result file.
-* **Settings (E0).** Nine settings are tried for each method, in two stages. First, five values of the temperature ε (0.025 to 0.5). Then, with the best of them, four more: for GCA-UOT four values of λ (0.05 to 2), for RINCE four values of q (0.05 to 0.9), and for methods without another option four values around the best ε. Each setting is trained with seeds 100, 101 and 102, for fewer epochs than in the experiment. Its score is the linear accuracy on held-out training images, the mean of five splits and three seeds. No test image is loaded. `gcalign reproduce NAME` does this search first, and writes `search-….jsonl`.
-* **An answer** is a 95 % interval of the mean paired difference, by Student's t. If several comparisons belong together (a *family*), they are corrected by Holm's method. "Held" means: after the correction, the interval is on the claimed side. "Failed" means: it is on the other side. Everything else is "not shown". The printed intervals hold together for a family (Bonferroni). This was changed when E1 to E5 were known; before, each held alone, and only p was corrected. Holm's p decides, so a difference can be held while its interval includes zero.
-* **The primary measure** is named for each experiment. Other measures are secondary.
+Rules for all planned studies:
 
-In all studies GCA-UOT is the Fenchel–Young form, not the [published code's loss](../choose.md#gca-uot-and-the-published-code)."""
+* **Pairing.** With the same seed, all methods start from the same weights and see the same batches and views. Differences are paired by seed.
+* **Settings (E0).** Nine settings are tried for each method: five values of ε (0.025 to 0.5); then, with the best of them, four values of λ for GCA-UOT (0.05 to 2), of q for RINCE (0.05 to 0.9), or more values around the best ε for the others. Each is trained with seeds 100, 101 and 102, for fewer epochs than in the experiment, and judged by the linear accuracy on held-out training images. No test image is used.
+* **Verdicts.** An answer is the mean paired difference with a 95 % interval, by Student's t. Comparisons that belong together (a *family*) are corrected by Holm's method. *Held*: after the correction, the difference is on the claimed side. *Failed*: it is on the other side. *Not shown*: neither. The printed intervals hold together for a family (Bonferroni; until E1 to E5 were known, each held alone). Holm's p decides, so a claim can be held while its interval includes zero."""
 
 
 def studies() -> dict[str, str]:
-    """A page for each module of our own experiments: its docstring, its tables and its verdicts; and their list."""
+    """A page for each planned study: its docstring, its tables and its verdicts; and the list of all."""
     import importlib
     import pkgutil
 
@@ -93,17 +92,21 @@ def studies() -> dict[str, str]:
     modules = [module for module in modules if hasattr(module, "EXPERIMENTS")]
     for module in sorted(modules, key=_place):
         title, _, text = (module.__doc__ or "").partition("\n\n")
-        name = module.__name__.rpartition(".")[2].replace("_", "-")
         answer = " ".join(text.partition("\n\n")[0].split())
-        rows.append((f"[{title.rstrip('.')}]({name}.md)", answer))
+        if "## Plan" not in text:  # a control, or exploratory: its answer is all
+            names = ", ".join(f"`{experiment.name}`" for experiment in module.EXPERIMENTS)
+            rows.append((f"{title.rstrip('.')} ({names})", answer))
+            continue
+        name = module.__name__.rpartition(".")[2].replace("_", "-")
+        rows.append((f"[{title.rstrip('.')}]({name}.md)", re.split(r"(?<=\.) (?=[A-Z])", answer)[0]))
         pages[f"studies/{name}.md"] = _study(module, title, text, results, judged)
     rows.append(
         (
             "[The paper's tables and figures](paper-small.md)",
-            "Repeated with 5000 images: what held, what failed, and what these runs cannot judge.",
+            "With 5000 images: what held, what failed, and what these runs cannot judge.",
         )
     )
-    pages["studies/index.md"] = f"# Studies\n\n{NOTE}{RULES}\n\n{_table(('question', 'answer'), rows)}\n"
+    pages["studies/index.md"] = f"# Studies\n\n{NOTE}{RULES.format(table=_table(('question', 'answer'), rows))}\n"
     return pages
 
 
@@ -118,15 +121,18 @@ def _study(module: Any, title: str, text: str, results: Any, judged: list[Any]) 
 
     labels = {claim.label for experiment in module.EXPERIMENTS for claim in experiment.claims()}
     own = [j for j in judged if j.claim.label in labels and j.family.kind == "planned"]
-    names = " and ".join(f"`{experiment.name}`" for experiment in module.EXPERIMENTS)
+    names = [experiment.name for experiment in module.EXPERIMENTS]
+    also = f" (and {', '.join(f'`{name}`' for name in names[1:])})" if names[1:] else ""
     text = re.sub(r"<!-- table ([\w-]+)(?: ([\w-]+))? -->", lambda match: _drawn(match[1], match[2], results), text)
     text = re.sub(
         r"<!-- means ([\w-]+) (.+?) -->", lambda match: _means(results.frames[match[1]], match[2].split()), text
     )
     verdicts = [
-        f"### {family.title}\n\n{ledger.table([j for j in own if j.family == family])}"
-        for family in dict.fromkeys(j.family for j in own)
+        f"### {family.title}\n\n{ledger.table([j for j in own if j.family == family and j.word != 'not measured'])}"
+        for family in dict.fromkeys(j.family for j in own if j.word != "not measured")
     ]
+    missing = dict.fromkeys(j.result for j in own if j.word == "not measured")
+    verdicts += [f"Not measured yet: {', '.join(missing)}."] if missing else []
     parts = [
         f"# {title.rstrip('.')}",
         NOTE.strip(),
@@ -134,7 +140,7 @@ def _study(module: Any, title: str, text: str, results: Any, judged: list[Any]) 
         *(["## Verdicts", *verdicts] if verdicts else []),
     ]
     return (
-        "\n\n".join([*parts, f"To repeat it: `gcalign reproduce NAME scale=small out=docs/results` for {names}."])
+        "\n\n".join([*parts, f"To repeat it: `gcalign reproduce {names[0]} scale=small out=docs/results`{also}."])
         + "\n"
     )
 
@@ -305,8 +311,7 @@ def architecture() -> str:
     """The page of the picture."""
     return f"""# Modules
 
-{NOTE}One module for each symbol of the paper (blue), a small engine that solves and differentiates the objective (orange), and a lab that uses both (green). Each box stands above all that it
-imports. Imports that follow from others are left out. The picture is made from the imports themselves; `tests/test_architecture.py` refuses an import that points upward.
+{NOTE}One module for each symbol of the paper (blue), a small engine that solves and differentiates the objective (orange), and a lab that uses both (green). Each box is above all that it imports; `tests/test_architecture.py` checks it.
 
 ![Modules of gcalign in rows, each above those that it imports](architecture.svg)
 
@@ -314,11 +319,10 @@ imports. Imports that follow from others are left out. The picture is made from 
 
 ## How a run goes through the lab
 
-Data flow one way. A run has *samples* with *sides*. Each side has a source, a preprocessing and a tower. Views of an image are sides that share a tower; the columns of a table have a tower each. Everything below
-knows samples and sides alone, so images with views and images with texts take the same way.
+A run has *samples* with *sides*. Each side has a source, a preprocessing and a tower. Views of an image are sides that share a tower; the columns of a table have a tower each.
 
 ```text
-key=value words ── training/config ──▶ Config ── training/samples ──▶ Samples, each with its sides       data/sides
+key=value options ─ training/config ──▶ Config ── training/samples ──▶ Samples, each with its sides       data/sides
                                                                         │    images by name              data/sources ◀ stores ◀ tables
                                                                         │    columns of a table          data/table_sides ◀ tables
                                                                         ▼
@@ -336,27 +340,24 @@ key=value words ── training/config ──▶ Config ── training/samples 
              reproduce, claims, report ◀ experiments/ ◀ results.jsonl of the runs
 ```
 
-`train` in `training/train.py` is the whole of it in one function. Beside this way stand `verify` (the theorems), `bench` (times), `audit` and `align` (two files of embeddings) and `report` (pages). `lab/files.py` writes files,
-`lab/limits.py` limits sizes, `lab/pictures.py` opens images, and `lab/outside.py` imports code of the user's own.
-
-Tests lie as the source does: those of `lab/training/export.py` are in `tests/lab/training/test_export.py`. What several of them share is in `tests/lab/conftest.py` and `tests/small_runs.py`.
+`train` in `training/train.py` is all of this in one function. The folders of the tests are those of the source: `lab/training/export.py` is tested in `tests/lab/training/test_export.py`.
 
 ## Which file would you open?
 
-| you want to | open |
+|you want to|open|
 |---|---|
-| add a relaxation of the marginals | `constraints.py` (or one file of your own: [Add your own](add-your-own.md)) |
-| train with another loss from the command line | `methods.py`: five lines under a name |
-| read images from one more kind of file | `lab/data/stores.py`: a function that says how to read the records of each split, and its line in `STORES`; a new image format is a word in `lab/pictures.py` |
-| read a table in one more format | `lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py` |
-| add an augmentation | `lab/data/views.py`: a function and a line in `POLICIES` |
-| change how pairs are mismatched, ordered or drawn | `lab/training/stream.py` |
-| log one more number in each step | `lab/training/module.py`, `_record`; it reaches result lines, loggers and reports by itself |
-| give texts another encoder | `lab/models/encoders.py`, `side_encoder`; or `model.encoders=[small,module:function]` without a change |
-| measure accuracy by one more protocol | `lab/evaluation/protocols.py`: a function and a line in `PROTOCOLS` |
-| change what a killed run needs to continue | `lab/training/checkpoints.py` |
-| export to one more format | `lab/training/export.py`: a function and a line in `FORMATS` |
-| change a limit of size | `lab/limits.py`; all of them are there |
+|add a relaxation of the marginals|`constraints.py`, or [one file of your own](add-your-own.md)|
+|read images from one more kind of file|`lab/data/stores.py`: a function that reads the records of each split, and its line in `STORES`; a new image format: `lab/pictures.py`|
+|read a table in one more format|`lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py`|
+|add an augmentation|`lab/data/views.py`: a function and a line in `POLICIES`|
+|change how pairs are mismatched, ordered or put into batches|`lab/training/stream.py`|
+|log one more number in each step|`lab/training/module.py`, `_record`; it reaches result lines, loggers and reports by itself|
+|give texts another encoder|`lab/models/encoders.py`, `side_encoder`; or `model.encoders=[small,module:function]` without a change|
+|measure accuracy by one more protocol|`lab/evaluation/protocols.py`: a function and a line in `PROTOCOLS`|
+|export to one more format|`lab/training/export.py`: a function and a line in `FORMATS`|
+|add an experiment|one file in `lab/experiments/studies/`: [an example](add-your-own.md#an-experiment)|
+|change how the audit scores a pair|`auditing/pairs.py`; how sure it is: `auditing/calibration.py`|
+|change a limit of size|`lab/limits.py`|
 """
 
 
