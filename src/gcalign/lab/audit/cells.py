@@ -33,7 +33,7 @@ def fixed(name: str, a: Tensor, b: Tensor, group: Tensor) -> Clean:
 # --- ways to mismatch -------------------------------------------------------------------------------------------
 
 
-def mismatch(clean: Clean, kind: str, share: float, seed: int) -> tuple[Tensor, Tensor]:  # [n], [n] bool
+def spoil(clean: Clean, kind: str, share: float, seed: int) -> tuple[Tensor, Tensor]:  # [n], [n] bool
     """Partners of which a share is wrong, and which are: exchanged partners that are copies are not."""
     generator = torch.Generator().manual_seed(seed)
     n = len(clean)

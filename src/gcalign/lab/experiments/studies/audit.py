@@ -125,9 +125,9 @@ def _cell(clean: Clean, kind: str, share: float, seed: int) -> list[Record]:
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     from gcalign.auditing.pairs import SCORES, audit_embeddings
-    from gcalign.lab.audit.cells import mismatch
+    from gcalign.lab.audit.cells import spoil
 
-    partners, wrong = mismatch(clean, kind, share, seed)
+    partners, wrong = spoil(clean, kind, share, seed)
     if not bool(wrong.any()) or bool(wrong.all()):
         return []
     a, b, folds = clean.embed(partners)

@@ -3,9 +3,9 @@
 It depends on the data: without the flagged pairs, R@10 on emoji and their names rose by 2.9 [0.8, 5.1] points, and
 accuracy on CIFAR-10 fell by 0.9 [0.3, 1.6]. Not planned; with an earlier version of the audit.
 
-30 % of the training pairs are mismatched once, at random. The audit is cross-fitted: each fold of the pairs is embedded
+30 % of the training pairs are wrong: exchanged once, at random. The audit is cross-fitted: each fold of the pairs is embedded
 by a model that never saw them. Arms: all pairs alike; weights of the audit; without the pairs that it flags; without as
-many pairs of the smallest cosine; without the mismatched pairs, which nobody knows; no pair mismatched. Images are runs
+many pairs of the smallest cosine; without the wrong pairs, which nobody knows; no pair wrong. Images are runs
 of `gcalign train`, probed; emoji and their names are two small networks, by R@10 among other families.
 """
 
@@ -53,13 +53,13 @@ ARMS = {
     "weighted": "weights of the audit",
     "dropped": "without the pairs that the audit flags",
     "dropped by cosine": "without as many pairs of the smallest cosine",
-    "dropped in truth": "without the mismatched pairs, which nobody knows",
-    "clean": "no pair mismatched",
+    "dropped in truth": "without the wrong pairs, which nobody knows",
+    "clean": "no pair wrong",
 }
 
 
 def jobs(scale: Scale, chosen: Chosen) -> list[Job]:
-    """Train on mismatched pairs, audit, weight or drop them, train again (ours)."""
+    """Train on wrong pairs, audit, weight or drop them, train again (ours)."""
     noisy = (f"pairs.noise={NOISE}", "pairs.fixed=true")
     return [
         Job(
@@ -130,13 +130,13 @@ def _emoji(table: Path, method: str, seed: int) -> tuple[dict[str, float], dict[
     import torch
 
     from gcalign.auditing.door import audit
-    from gcalign.lab.audit.cells import fixed, mismatch
+    from gcalign.lab.audit.cells import fixed, spoil
     from gcalign.lab.audit.emoji import Emoji, EmojiModel, crossfitted
 
     every = Emoji.read(table, "en", 1_000_000, seed)
     test = every.family % HELD_OUT == 0
     clean, held = every.take(~test), every.take(test)
-    partners, wrong = mismatch(fixed("", clean.names, clean.names, clean.family), "random", NOISE, seed)
+    partners, wrong = spoil(fixed("", clean.names, clean.names, clean.family), "random", NOISE, seed)
     noisy = clean.paired(partners)
     a, b, folds = crossfitted(noisy, method, seed)
     result = audit(a, b, folds=folds)
@@ -207,7 +207,7 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
         rows.append(cols)
     header = ["training", "on"]
     notes = [
-        f"Test value in % at scale {records['scale'].iloc[0]}, {NOISE:.0%} of the training pairs mismatched once, at "
+        f"Test value in % at scale {records['scale'].iloc[0]}, {NOISE:.0%} of the training pairs exchanged once, at "
         "random. Δ is the paired difference to training as it is, with its 95 % interval.",
     ]
     for data, method in cells:

@@ -172,7 +172,7 @@ REPEATED = ("at least the mass", "fixed scale", "ince", "total mass")  # with fr
 
 
 def scratch(of: Computing) -> Iterator[list[Record]]:
-    """Which scale of scores is safe from scratch, with 60 % of the pairs mismatched: kNN, linear, cosines (ours)."""
+    """Which scale of scores is safe from scratch, with 60 % of the pairs wrong: kNN, linear, cosines (ours)."""
     losses = candidates(0.1, 0.12)  # ε of E1's search
     for seed in of.scale.seeds:
         part = "validation" if seed == DESIGN else "test"
@@ -436,7 +436,7 @@ def draw_scratch(records: pd.DataFrame, folder: Path) -> list[Path]:
         for part in ("validation", "test")
         for name, measure in (("kNN", "knn"), ("linear", "linear-fast"), ("cosine", "cosine"))
     ]
-    note = f"From scratch, {100 * cone.MOST:.0f} % of the pairs mismatched. Validation: one seed ({DESIGN}), training "
+    note = f"From scratch, {100 * cone.MOST:.0f} % of the pairs wrong. Validation: one seed ({DESIGN}), training "
     note += "images whose labels were not seen. Test: fresh seeds."
     return _sheet(records, SCRATCH, columns, note, folder)
 
