@@ -18,7 +18,7 @@ from gcalign.aligning.closed import CLOSED, Moments, cca, closed_form, procruste
 from gcalign.aligning.doubts import probabilities
 from gcalign.aligning.inputs import Items, folds_of, groups_of, kept_together
 from gcalign.aligning.matching import EPS, Matches
-from gcalign.aligning.report import slope
+from gcalign.aligning.report import expected
 from gcalign.aligning.retrieval import both_ways, nearest, ranks, recall, wilson
 from gcalign.aligning.search import crossfit
 from gcalign.aligning.training import Examples, Settings, fit, plan_loss
@@ -179,14 +179,17 @@ def test_the_nearest_of_a_gallery_in_parts_are_those_of_the_whole():
     g = torch.Generator().manual_seed(0)
     q, z = torch.randn(5, 4, generator=g), torch.randn(40, 4, generator=g)
     where, near = nearest(q, z.split(7), 3)
-    expected = (q @ z.T).topk(3)
-    assert (where == expected.indices).all()
-    torch.testing.assert_close(near, expected.values)
+    whole = (q @ z.T).topk(3)
+    assert (where == whole.indices).all()
+    torch.testing.assert_close(near, whole.values)
 
 
-def test_the_slope_of_a_learning_curve_is_that_of_a_line_over_log_2():
-    assert slope([(100, 10.0), (200, 15.0), (400, 20.0)]) == pytest.approx(5)
-    assert slope([(100, 10.0), (200, 5.0)]) == 0
+def test_more_pairs_raise_r_at_1_along_a_line_in_log_odds():
+    odds = [(100, 100 / 5), (200, 100 / 3), (400, 50.0)]  # 1/4, 1/2, 1: doubled with the number of pairs
+    assert expected(odds, 400) == pytest.approx(50)
+    assert expected(odds, 800) == pytest.approx(200 / 3)
+    assert expected([(100, 90.0), (200, 98.0)], 10_000) < 100
+    assert expected([(100, 10.0), (200, 5.0)], 400) == pytest.approx(5)  # more pairs do no harm
 
 
 # --- training -------------------------------------------------------------------------------------------------------

@@ -46,18 +46,14 @@ class AlignmentReport:
 
     @property
     def more_pairs(self) -> str:
-        """What more pairs would give, from a line through the learning curve over log₂ of the number of pairs."""
+        """What all pairs and what more pairs would give, by the learning curve."""
         if not self.curve:
             return "Retrieval was not measured."
         if len(self.curve) < 2:
             return "There are too few pairs for a learning curve."
-        gain = slope(self.curve) * math.log2((self.pairs + MORE) / self.pairs)
-        now = self.curve[-1][1] + slope(self.curve) * math.log2(self.pairs / self.curve[-1][0])
-        if gain < 0.05:
-            return f"{MORE} more pairs would not change R@1, about {min(now, 100.0):.0f} %."
-        return (
-            f"{MORE} more pairs would give about {min(now + gain, 100.0):.1f} % R@1 instead of {min(now, 100.0):.1f} %."
-        )
+        now, then = (expected(self.curve, self.pairs + more) for more in (0, MORE))
+        kept = f"With all {self.pairs:,} pairs, expect about {now:.1f} % R@1; {MORE} more pairs would "
+        return kept + ("not change it." if then - now < 0.05 else f"give about {then:.1f} %.")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -90,10 +86,18 @@ class AlignmentReport:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def slope(curve: Sequence[tuple[int, float]]) -> float:
-    """The least-squares slope of R@1 over log₂ of the number of pairs; never below 0."""
-    x = [math.log2(n) for n, _ in curve]
-    y = [value for _, value in curve]
+def expected(curve: Sequence[tuple[int, float]], pairs: int) -> float:
+    """R@1 in percent with so many pairs: through the last point, with the mean slope of the log odds over log n.
+
+    The odds, because R@1 itself cannot rise in a straight line up to 100 %.
+    """
+    x = [math.log(n) for n, _ in curve]
+    y = [_log_odds(value) for _, value in curve]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    spread = sum((each - mean_x) ** 2 for each in x)
-    return max(0.0, sum((p - mean_x) * (q - mean_y) for p, q in zip(x, y, strict=True)) / spread)
+    slope = sum((p - mean_x) * (q - mean_y) for p, q in zip(x, y, strict=True)) / sum((p - mean_x) ** 2 for p in x)
+    return 100 / (1 + math.exp(-y[-1] - max(slope, 0.0) * (math.log(pairs) - x[-1])))
+
+
+def _log_odds(percent: float) -> float:
+    share = min(max(percent / 100, 0.001), 0.999)
+    return math.log(share / (1 - share))

@@ -3,7 +3,7 @@
 It depends on the data: without the flagged pairs, R@10 on emoji and their names rose by 2.9 [0.8, 5.1] points, and
 accuracy on CIFAR-10 fell by 0.9 [0.3, 1.6]. Not planned; with an earlier version of the audit.
 
-30 % of the training pairs are wrong: exchanged once, at random. The audit is cross-fitted: each fold of the pairs is embedded
+30 % of the training pairs are exchanged once, at random. The audit is cross-fitted: each fold of the pairs is embedded
 by a model that never saw them. Arms: all pairs alike; weights of the audit; without the pairs that it flags; without as
 many pairs of the smallest cosine; without the wrong pairs, which nobody knows; no pair wrong. Images are runs
 of `gcalign train`, probed; emoji and their names are two small networks, by R@10 among other families.
