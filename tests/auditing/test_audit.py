@@ -92,6 +92,20 @@ def test_passes_over_all_pairs_reach_the_plan_of_all_pairs(monkeypatch):
     assert torch.equal(best, p.fill_diagonal_(-math.inf).argmax(1))
 
 
+@pytest.mark.parametrize(("batch", "passes", "rtol"), [(60, 0, 1e-2), (20, 80, 1e-5)])
+def test_copies_count_as_one_item_and_share_its_mass(batch, passes, rtol):
+    a, b = made(40)
+    at_a, at_b = np.arange(60) % 40, np.where(np.arange(60) < 40, np.arange(60), 3)  # b_3 occurs 21 times
+    s = torch.from_numpy(unit(a) @ unit(b).T)
+    expected = conditionals(s, 0.2)[at_a][:, at_b] / torch.tensor(np.bincount(at_a)[at_a][:, None]).sqrt()
+    expected = expected / torch.tensor(np.bincount(at_b, minlength=40)[at_b]).sqrt()
+    x, y = sides(a[at_a], b[at_b])
+    generator = torch.Generator().manual_seed(1)
+    fit, _ = plan(x, y, 0.2, batch=batch, passes=passes, generator=generator, progress=False)
+    found = (s[at_a][:, at_b] / 0.2 + fit.f[:, None] + fit.g).exp()
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=1e-9)
+
+
 def test_batches_are_plans_of_their_own():
     a, b = made(40)
     x, y = sides(a, b)

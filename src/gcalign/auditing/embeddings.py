@@ -14,6 +14,7 @@ KEPT = 1 << 30  # bytes of unit rows that are kept in memory; more are made agai
 CHECKED = 1 << 24  # numbers that are looked at together
 GATHERED = 1 << 20  # numbers of single rows that are gathered at once: what a cache holds
 ENTRIES = 1 << 25  # of the similarity matrix that are held at once
+LEVEL = 1e-5  # by which the coordinates of different items differ
 SAME = 0.999  # a cosine from which two items are copies, so that one is no wrong partner of the other
 
 
@@ -145,6 +146,15 @@ def blocks(a: Embeddings, b: Embeddings, label: str | None = None) -> Iterator[t
     for start in track(range(0, len(a), step), description=label or "", disable=label is None):
         stop = min(start + step, len(a))
         yield start, stop, torch.mm(a.rows(slice(start, stop)), columns, out=room[: stop - start])
+
+
+def copies(x: Embeddings) -> Tensor:  # [n]
+    """How often each item occurs, up to rounding: by its coordinate on one random line."""
+    direction = torch.randn(x.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    line, order = x.along(direction.to(x.device, x.dtype)).sort()
+    item = torch.zeros_like(order)
+    item[order[1:]] = (line.diff() > LEVEL).cumsum(0)
+    return item.bincount()[item].to(x.dtype)
 
 
 def nearest(x: Embeddings, asked: Tensor, k: int, pool: Tensor, *, copies: bool = False) -> Tensor:  # [q, k] indices

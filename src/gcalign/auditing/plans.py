@@ -1,5 +1,7 @@
 """The plan as a score: log P_ij of the transport plan between all a and all b, solved whole, or in batches and passes.
 
+Copies of an item count as one and share its mass: a caption that stands beside many images competes once for each.
+
 A plan of n pairs needs n² similarities in each iteration. Up to `WHOLE` pairs they are kept. From there on the
 potentials come from plans of random batches, and a few passes over all similarities, each an iteration of Sinkhorn's
 algorithm, correct them. Above `PASSED` pairs a pass takes too long, and the batches are larger instead.
@@ -13,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gcalign.auditing.embeddings import Embeddings, blocks, nearest
+from gcalign.auditing.embeddings import Embeddings, blocks, copies, nearest
 from gcalign.auditing.fits import Potentials
 from gcalign.constraints import Columns, Rows
 from gcalign.functional import solve
@@ -32,11 +34,24 @@ GRID = tuple(0.3 / 1.5**k for k in range(16))  # candidates for ε, the largest 
 NEAREST = 5  # neighbours of an item with which it can have been exchanged
 
 
-def solved(cosines: Tensor, eps: float, iterations: int = ITERATIONS, tol: float = TOL) -> tuple[Tensor, Tensor]:
-    """f and g of the plan log P_ij = (cos − 1)/ε + f_i + g_j, both marginals relaxed at cost λ = `RELAX` ε."""
+def solved(
+    cosines: Tensor,
+    eps: float,
+    iterations: int = ITERATIONS,
+    tol: float = TOL,
+    counts: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """f and g of the plan log P_ij = (cos − 1)/ε + f_i + g_j, both marginals relaxed at cost λ = `RELAX` ε.
+
+    Row and column sums count each item once; `counts` is how often those of both sides occur.
+    """
     log_k = cosines.sub(1).div_(eps)  # the cost is 1 − cos
     lam = RELAX * eps
-    plan = solve(log_k, (Rows(lam), Columns(lam)), Entropic(eps), iterations=iterations, tol=tol)
+    sides: tuple[Rows, Columns] = Rows(lam), Columns(lam)
+    if counts is not None:
+        log_k.sub_(counts[0].log()[:, None]).sub_(counts[1].log())
+        sides = Rows(lam, mass=1 / counts[0]), Columns(lam, mass=1 / counts[1])
+    plan = solve(log_k, sides, Entropic(eps), iterations=iterations, tol=tol)
     return plan.log_u, plan.log_v
 
 
@@ -57,7 +72,7 @@ def chosen_eps(samples: Sequence[tuple[Embeddings, Embeddings]]) -> float:
     known = []
     for a, b in samples:
         cosines = a.rows(slice(None)) @ b.rows(slice(None)).to(a.device).T
-        known.append((cosines, neighbours(a), neighbours(b)))
+        known.append((cosines, (copies(a), copies(b).to(a.device)), neighbours(a), neighbours(b)))
     best, eps, worse = -math.inf, GRID[0], 0
     for candidate in GRID:
         value = sum(len(each[0]) * _likelihood(candidate, *each) for each in known)
@@ -70,8 +85,8 @@ def chosen_eps(samples: Sequence[tuple[Embeddings, Embeddings]]) -> float:
     return eps
 
 
-def _likelihood(eps: float, cosines: Tensor, near_a: Tensor, near_b: Tensor) -> float:
-    f, g = (conditional(x, eps) for x in solved(cosines, eps, iterations=50, tol=1e-2))
+def _likelihood(eps: float, cosines: Tensor, counts: tuple[Tensor, Tensor], near_a: Tensor, near_b: Tensor) -> float:
+    f, g = (conditional(x, eps) for x in solved(cosines, eps, iterations=50, tol=1e-2, counts=counts))
     plan = (cosines / eps + f[:, None] + g).exp()
     row = torch.arange(len(plan), device=plan.device)[:, None]
     near = (plan[row, near_b].mean(1) + plan[near_a, row].mean(1)) / 2
@@ -118,19 +133,22 @@ def plan(
 
     for part in track(parts, description="plans of batches", disable=not progress or len(parts) == 1):
         cosines = a.rows(part) @ b.rows(part).to(a.device).T
-        f[part], g[part] = solved(cosines, eps, FIRST if passes else ITERATIONS)
+        within = copies(a.take(part)), copies(b.take(part)).to(a.device)
+        f[part], g[part] = solved(cosines, eps, FIRST if passes else ITERATIONS, counts=within)
         if not passes:
             cosines.mul_(1 / eps).add_(g[part]).fill_diagonal_(-math.inf)
             best[part] = part[cosines.argmax(1)]
     for k in range(passes):
         label = f"all pairs, pass {k + 1} of {passes}" if progress else None
         f, g, best = _iterated(a, b, eps, g, label)
-    return Potentials(a, b, 1 / eps, conditional(f, eps), conditional(g, eps)), best
+    f, g = (conditional(x, eps) - copies(side).to(x.device).log() / 2 for x, side in ((f, a), (g, b)))
+    return Potentials(a, b, 1 / eps, f, g), best
 
 
 def _iterated(a: Embeddings, b: Embeddings, eps: float, g: Tensor, label: str | None) -> tuple[Tensor, Tensor, Tensor]:
     """f ← −τ log Σ_j exp((cos − 1)/ε + g_j), then g in the same way, in one pass over the cosines; and the best."""
     f, best = torch.empty_like(g), torch.empty(len(g), dtype=torch.int64, device=g.device)
+    once_a, once_b = (1 / copies(x).to(g.device) for x in (a, b))
     columns = torch.zeros_like(g)
     for start, stop, s in blocks(a, b, label):
         s.sub_(1).mul_(1 / eps).add_(g)
@@ -141,7 +159,7 @@ def _iterated(a: Embeddings, b: Embeddings, eps: float, g: Tensor, label: str | 
         top = torch.maximum(top, own)
         s[row, start + row] = own
         s.sub_(top[:, None]).exp_()
-        f[start:stop] = -TAU * (top + s.sum(1).log())
-        columns += (top + f[start:stop]).exp() @ s
+        f[start:stop] = -TAU * (top + (s @ once_b).log())
+        columns += ((top + f[start:stop]).exp() * once_a[start:stop]) @ s
     columns = columns.clamp(min=torch.finfo(g.dtype).tiny).log() - g  # log Σ_i exp((cos − 1)/ε + f_i)
     return f, -TAU * columns, best

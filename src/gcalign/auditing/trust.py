@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
-from gcalign.auditing.embeddings import Embeddings
+from gcalign.auditing.embeddings import Embeddings, copies
 
 FEWEST = 50  # pairs from which shares and probabilities mean something
 CHANCE = 0.45  # mean p-value above which the pairs agree no better than chance; 0.5 is chance
@@ -41,7 +40,5 @@ def doubts(a: Embeddings, b: Embeddings, p: Tensor) -> Iterator[str]:
 
 
 def distinct(x: Embeddings) -> int:
-    """How many items differ, up to rounding: by their coordinate on one random line."""
-    direction = torch.randn(x.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    line = x.along(direction.to(x.device, x.dtype))
-    return int((line.sort().values.diff() > 1e-5).sum()) + 1
+    """How many items differ."""
+    return round(float((1 / copies(x)).double().sum()))
