@@ -175,15 +175,15 @@ def overview(figure: Any) -> None:
     z1, z2 = batch(6)
     plan = gcalign.method("gca-ince", eps=0.2).plan(z1, z2)
     shown = (
-        (gcalign.Cosine(0.2)(z1, z2).exp(), "kernel K", "how alike two\nembeddings are"),
-        (plan.matrix, "plan P", "rows and columns\nscaled to their mass"),
-        (plan.target.dense(), "target T", "who belongs\nwith whom"),
+        (gcalign.Cosine(0.2)(z1, z2).exp(), "kernel K", "how similar two\nembeddings are"),
+        (plan.matrix, "plan P", "rows and columns\nscaled to given sums"),
+        (plan.target.dense(), "target T", "which items\nbelong together"),
     )
     for k, (axes, (matrix, title, said)) in enumerate(zip(figure.subplots(1, 3), shown, strict=True)):
         heat(axes, matrix, title, 1.0)
         axes.text(5.5, 12.4, said, ha="center", va="top", size=9)
         if k < 2:
-            step = ("project", "compare:\nthe loss")[k]
+            step = ("scale", "compare:\nthe loss")[k]
             axes.annotate("", (1.32, 0.5), (1.04, 0.5), xycoords="axes fraction", arrowprops={"arrowstyle": "->"})
             axes.text(1.18, 0.55, step, ha="center", va="bottom", size=9, transform=axes.transAxes)
 

@@ -41,11 +41,11 @@ def command_line() -> str:
         parts += [_command(f"gcalign {name} {below}", one) for below, one in inner]
     return f"""# Command line
 
-{NOTE}`gcalign COMMAND --help` describes every argument, with defaults and an example. `train`, `probe`, `embed`, `export` and `reproduce` take `key=value` in any order. `dry=true` shows what would run. Lists are written `method.relax=[2.0,2.0]`; `null` means no value.
+{NOTE}`gcalign COMMAND --help` describes every argument, with defaults and an example. `train`, `probe`, `embed`, `export` and `reproduce` take `key=value` options in any order. With `train` and `reproduce`, `dry=true` shows what would run. Lists are written `method.relax=[2.0,2.0]`; `null` means no value.
 
 * **Data sets** are looked for in the folder `data.root=`, then in the folder that the environment variable `GCALIGN_DATA` names, then on the Hugging Face hub.
-* **Exit codes**: 0, the command ran, whatever its result; 1, some runs of `gcalign reproduce` have failed; 2, an error, printed as one line with its remedy (`--debug` prints the traceback too); 130, interrupted.
-* **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` writes what a table shows; `--json -` prints only JSON.
+* **Exit codes**: 0, the command ran, whatever its result; 1, some runs of `gcalign reproduce` failed; 2, an error, printed as one line with its remedy (`--debug` adds the traceback); 130, interrupted.
+* **Output**: tables go to standard output, progress and warnings to standard error. `--json PATH` also writes the table as JSON; `--json -` prints only JSON.
 * **Tab completion**: `gcalign completion bash >> ~/.bashrc`, or `zsh`, or `fish`.
 
 {_table(("command", "what it does"), parts)}
@@ -65,17 +65,19 @@ def _command(name: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
 # --- studies --------------------------------------------------------------------------------------------------
 
 RESULTS = HERE / "results"
-RULES = """Each study asks one question. Its plan was written before its runs; what was changed later is listed on its page, with the reason. Exploratory studies have no page; the name in brackets is for `gcalign reproduce NAME scale=small`.
+RULES = """Each study asks one question. Its plan was written before its runs; later changes are listed on its page, with the reason. Controls and exploratory studies have no page; the name in brackets is the NAME in `gcalign reproduce NAME scale=small`.
 
-All studies are **small-scale**: a small encoder or frozen ones, few images or texts, two CPU cores. Seeds change weights, batches and views, not the images, so intervals do not cover other images. "GCA-UOT" is the [Fenchel–Young form](../choose.md#gca-uot-and-the-published-code), not the loss of the published code.
+All studies are **small**: a small encoder or frozen ones, few images or texts, two CPU cores. Seeds change weights, batches and views, not the images, so intervals do not cover other images. "GCA-UOT" is the [Fenchel–Young form](../choose.md#gca-uot-and-the-published-code), not the loss of the published code. The plans are in telegraphic style: *compared* lists methods × conditions × seeds, *primary* is the question that was fixed in advance, and *cost* is computing time.
 
 {table}
+
+**Data.** Keep the data sets in one folder, and name it with `data.root=` or the variable `GCALIGN_DATA`. CIFAR-10 and PACS are otherwise read from the Hugging Face hub. The other files are not distributed, so you have to make them: `po/LANGUAGE.parquet` with `python -m gcalign.lab.experiments.po_pairs` (its docstring explains how); `emoji/pairs.parquet`, a table with the columns `emoji`, `image`, `name_en`, `name_de`, …, from the font Noto Color Emoji and the names in the PyPI package `emoji`; `icons/mdi.json`, the `icons.json` of the npm package `@iconify-json/mdi`.
 
 Rules for all planned studies:
 
 * **Pairing.** With the same seed, all methods start from the same weights and see the same batches and views. Differences are paired by seed.
 * **Settings (E0).** Nine settings are tried for each method: five values of ε (0.025 to 0.5); then, with the best of them, four values of λ for GCA-UOT (0.05 to 2), of q for RINCE (0.05 to 0.9), or more values around the best ε for the others. Each is trained with seeds 100, 101 and 102, for fewer epochs than in the experiment, and judged by the linear accuracy on held-out training images. No test image is used.
-* **Verdicts.** An answer is the mean paired difference with a 95 % interval, by Student's t. Comparisons that belong together (a *family*) are corrected by Holm's method. *Held*: after the correction, the difference is on the claimed side. *Failed*: it is on the other side. *Not shown*: neither. The printed intervals hold together for a family (Bonferroni; until E1 to E5 were known, each held alone). Holm's p decides, so a claim can be held while its interval includes zero."""
+* **Verdicts.** An answer is the mean paired difference with a 95 % interval, by Student's t. Comparisons that belong together (a *family*) are corrected by Holm's method. *Held*: after the correction, the difference is on the claimed side. *Failed*: it is on the other side. *Not shown*: neither. The printed intervals are simultaneous for a family (Bonferroni; until E1 to E5 were known, each was computed on its own). Holm's p decides, so a claim can be held although its interval includes zero."""
 
 
 def studies() -> dict[str, str]:
@@ -122,7 +124,7 @@ def _study(module: Any, title: str, text: str, results: Any, judged: list[Any]) 
     labels = {claim.label for experiment in module.EXPERIMENTS for claim in experiment.claims()}
     own = [j for j in judged if j.claim.label in labels and j.family.kind == "planned"]
     names = [experiment.name for experiment in module.EXPERIMENTS]
-    also = f" (and {', '.join(f'`{name}`' for name in names[1:])})" if names[1:] else ""
+    also = f", and the same with {' and '.join(f'`{name}`' for name in names[1:])}" if names[1:] else ""
     text = re.sub(r"<!-- table ([\w-]+)(?: ([\w-]+))? -->", lambda match: _drawn(match[1], match[2], results), text)
     text = re.sub(
         r"<!-- means ([\w-]+) (.+?) -->", lambda match: _means(results.frames[match[1]], match[2].split()), text
@@ -140,7 +142,7 @@ def _study(module: Any, title: str, text: str, results: Any, judged: list[Any]) 
         *(["## Verdicts", *verdicts] if verdicts else []),
     ]
     return (
-        "\n\n".join([*parts, f"To repeat it: `gcalign reproduce {names[0]} scale=small out=docs/results`{also}."])
+        "\n\n".join([*parts, f"To reproduce it: `gcalign reproduce {names[0]} scale=small out=docs/results`{also}."])
         + "\n"
     )
 
@@ -290,7 +292,7 @@ def architecture_svg() -> str:
             f'<text x="{x:.0f}" y="{y + 20:.0f}">{escape(_short(box))}</text>'
         )
     height, line = 20 + (top + 1) * row, 20 + (top - library) * row - 18
-    said = "the lab imports the library, never the reverse"
+    said = "the lab imports the library, never vice versa"
     lines.append(f'<path d="M0 {line}H{width}" stroke="#009E73" stroke-dasharray="6 5"/>')
     marks.append(f'<text x="{width - 190}" y="{line + 17}" fill="#00694d" font-size="12">{said}</text>')
     return (
@@ -311,7 +313,7 @@ def architecture() -> str:
     """The page of the picture."""
     return f"""# Modules
 
-{NOTE}One module for each symbol of the paper (blue), a small engine that solves and differentiates the objective (orange), and a lab that uses both (green). Each box is above all that it imports; `tests/test_architecture.py` checks it.
+{NOTE}The library has one module per symbol of the paper (blue) and a small engine that solves and differentiates the objective (orange); the lab uses both for training, audits and experiments (green). Each box stands above everything that it imports; `tests/test_architecture.py` checks this.
 
 ![Modules of gcalign in rows, each above those that it imports](architecture.svg)
 
@@ -319,7 +321,7 @@ def architecture() -> str:
 
 ## How a run goes through the lab
 
-A run has *samples* with *sides*. Each side has a source, a preprocessing and a tower. Views of an image are sides that share a tower; the columns of a table have a tower each.
+A run has *samples* with *sides*. Each side has a source, a preprocessing step and a tower (an encoder with its head). The views of an image are sides that share a tower; each column of a table has its own tower.
 
 ```text
 key=value options ─ training/config ──▶ Config ── training/samples ──▶ Samples, each with its sides       data/sides
@@ -340,24 +342,24 @@ key=value options ─ training/config ──▶ Config ── training/samples �
              reproduce, claims, report ◀ experiments/ ◀ results.jsonl of the runs
 ```
 
-`train` in `training/train.py` is all of this in one function. The folders of the tests are those of the source: `lab/training/export.py` is tested in `tests/lab/training/test_export.py`.
+`train` in `training/train.py` does all of this in one function. The tests mirror the folders of the source: `lab/training/export.py` is tested in `tests/lab/training/test_export.py`.
 
 ## Which file would you open?
 
 |you want to|open|
 |---|---|
 |add a relaxation of the marginals|`constraints.py`, or [one file of your own](add-your-own.md)|
-|read images from one more kind of file|`lab/data/stores.py`: a function that reads the records of each split, and its line in `STORES`; a new image format: `lab/pictures.py`|
-|read a table in one more format|`lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py`|
+|read images from another kind of file|`lab/data/stores.py`: a function that reads the records of each split, and its line in `STORES`; a new image format: `lab/pictures.py`|
+|read a table in another format|`lab/data/table_sides.py`, `open_table`; a class beside `TextTable` in `lab/data/tables.py`|
 |add an augmentation|`lab/data/views.py`: a function and a line in `POLICIES`|
 |change how pairs are mismatched, ordered or put into batches|`lab/training/stream.py`|
-|log one more number in each step|`lab/training/module.py`, `_record`; it reaches result lines, loggers and reports by itself|
-|give texts another encoder|`lab/models/encoders.py`, `side_encoder`; or `model.encoders=[small,module:function]` without a change|
-|measure accuracy by one more protocol|`lab/evaluation/protocols.py`: a function and a line in `PROTOCOLS`|
-|export to one more format|`lab/training/export.py`: a function and a line in `FORMATS`|
+|log another number in each step|`lab/training/module.py`, `_record`; it then appears in result files, loggers and reports|
+|use another text encoder|`lab/models/encoders.py`, `side_encoder`; or `model.encoders=[small,module:function]` without a change|
+|add an evaluation protocol|`lab/evaluation/protocols.py`: a function and a line in `PROTOCOLS`|
+|export to another format|`lab/training/export.py`: a function and a line in `FORMATS`|
 |add an experiment|one file in `lab/experiments/studies/`: [an example](add-your-own.md#an-experiment)|
-|change how the audit scores a pair|`auditing/pairs.py`; how sure it is: `auditing/calibration.py`|
-|change a limit of size|`lab/limits.py`|
+|change how the audit scores a pair|`auditing/pairs.py`; its probabilities: `auditing/calibration.py`|
+|change a size limit|`lab/limits.py`|
 """
 
 

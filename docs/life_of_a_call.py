@@ -41,15 +41,15 @@ FORWARD = (
     ),
     Box(
         5.55, TOP, 2.15, TALL, "kernel blocks", ("operators.sources", "operators.blocked"),
-        "rows of $\\hat{K} = e^{\\phi\\psi^T/\\varepsilon}$,\nmade once, stored\nor made again", ORANGE,
+        "rows of $\\hat{K} = e^{\\phi\\psi^T/\\varepsilon}$,\ncomputed once and\nstored, or recomputed", ORANGE,
     ),
     Box(
         7.95, TOP, 2.15, TALL, "scalings", ("sinkhorn",),
-        "$u = (\\mu / Kv)^{\\tau_1}$\n$v = (\\nu / K^Tu)^{\\tau_2}$\n\na wait for each test", ORANGE,
+        "$u = (\\mu / Kv)^{\\tau_1}$\n$v = (\\nu / K^Tu)^{\\tau_2}$\n\none sync per test", ORANGE,
     ),
     Box(
         10.35, TOP, 1.75, TALL, "record", ("sinkhorn",),
-        "$Kv$, $u$, $v$, $K^Tu$\nof each iteration\n\nfor the way back", ORANGE,
+        "$Kv$, $u$, $v$, $K^Tu$\nof each iteration\n\nfor backward", ORANGE,
     ),
     Box(
         12.8, TOP, 1.95, TALL, "plan", ("plan",),
@@ -65,7 +65,7 @@ BACKWARD = (
     Box(0.1, LOW, 1.65, TALL, "gradient", (), "$\\partial L/\\partial z_1$\n$\\partial L/\\partial z_2$", GREY),
     Box(
         2.2, LOW, 2.65, TALL, "unit rows, reversed", ("kernels",),
-        "$\\partial L/\\partial\\phi$, $\\partial L/\\partial\\psi$\nless their part\nalong the embedding", GREEN,
+        "$\\partial L/\\partial\\phi$, $\\partial L/\\partial\\psi$\nwithout the part\nalong the embedding", GREEN,
     ),
     Box(
         5.55, LOW, 2.95, TALL, "block by block", ("gradients", "operators.sources"),

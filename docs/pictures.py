@@ -1,6 +1,8 @@
-"""Takes the picture of the page `your-own-images.md` from a report, in Chromium.
+"""Takes the pictures of the pages `your-own-images.md` and `audit.md` from a report and an audit, in Chromium.
 
-gcalign demo && gcalign report runs/demo -o report.html && python docs/pictures.py report.html
+gcalign demo && gcalign report runs/demo -o report.html && python docs/pictures.py report.html worst.html
+
+The audit is that of `audit.md`: worst.html is what its first command writes.
 """
 
 from __future__ import annotations
@@ -40,5 +42,19 @@ def take(page: Path, folder: Path) -> None:
             image.save(folder / f"{name}.webp", quality=84, method=6)
 
 
+def take_audit(page: Path, folder: Path, cards: int = 4) -> None:
+    """The beginning of the page of an audit, to the end of its fourth card."""
+    with Chromium() as browser:
+        browser.look(width=WIDE - 100, height=900)
+        browser.open(page)
+        top = browser.run("document.querySelector('h1').getBoundingClientRect().top + scrollY")
+        end = browser.run(f"document.querySelectorAll('li')[{cards - 1}].getBoundingClientRect().bottom + scrollY")
+        box = {"x": 0, "y": top - 12, "width": WIDE - 100, "height": end - top + 20}
+        image = Image.open(io.BytesIO(browser.screenshot(clip=box))).convert("RGB")
+        image.save(folder / "audit.webp", quality=84, method=6)
+
+
 if __name__ == "__main__":
     take(Path(sys.argv[1]), HERE / "report")
+    if len(sys.argv) > 2:
+        take_audit(Path(sys.argv[2]), HERE / "report")

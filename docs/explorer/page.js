@@ -151,7 +151,7 @@ function readout() {
 function list() {
   const { n, partner } = result, wrong = partner.map((j, i) => j !== i), order = Array.from({ length: n }, (_, k) => k).sort((p, q) => result.suspicion[q] - result.suspicion[p]);
   const caught = wrong.filter((w, i) => w && suspicious[i]).length, alarms = suspicious.filter((s, i) => s && !wrong[i]).length, all = wrong.filter(Boolean).length;
-  byId("suspects-said").textContent = `${all} of ${n} pairs were mismatched on purpose. ${caught} of them light up, and ${alarms} of the ${n - all} true pairs do.`;
+  byId("suspects-said").textContent = `${all} of ${n} pairs were mismatched on purpose. ${caught} of them are marked as suspicious, and so are ${alarms} of the ${n - all} true pairs.`;
   byId("suspects").replaceChildren(...order.slice(0, 8).map((i) => make("li", { class: suspicious[i] ? "lit" : null },
     make("b", {}, state.data === "emoji" ? nameOf(i, i) : `pair ${i}${wrong[i] ? ` (has view 2 of ${partner[i]})` : ""}`), make("br"),
     make("small", {}, `suspicion ${short(result.suspicion[i])}${wrong[i] ? ", mismatched" : ""}`))));

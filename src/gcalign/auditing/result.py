@@ -173,9 +173,9 @@ class Audit:
                 f"expected precision {self.precision:.2f}"
             )
         else:
-            lines.append("suggested threshold: none, no pair is evidently wrong")
+            lines.append("suggested threshold: none, no pair is clearly wrong")
         if suspects := int(self.suspects.sum()):
-            lines.append(f"{suspects:,} pairs stand out and may be right or wrong: look at them, the worst first")
+            lines.append(f"suspects: {suspects:,}, which stand out but may be right: check them by hand")
         lines.append("    pair  suspicion  probability  similarity  best other  its similarity")
         return "\n".join([*lines, *map(self._line, self.ranking[:5].tolist())])
 

@@ -12,7 +12,11 @@ from pathlib import Path
 from gcalign.lab.commands import COMMANDS, Parser, Run, add_subcommand, calling, command, elsewhere, json_path, output
 from gcalign.lab.words import printable
 
-_JSON = "write them to this JSON file; - writes only JSON to standard output"
+_JSON = "to this JSON file; - prints only JSON"
+ORDER = (
+    "audit", "align", "demo", "train", "probe", "report", "list", "embed", "export",
+    "reproduce", "claims", "verify", "bench", "completion",
+)  # of the help: what most people come for stands first  # fmt: skip
 
 
 def _written(path: Path) -> None:
@@ -30,7 +34,7 @@ def _verify(parser: Parser) -> Run:
     add("--cases", type=int, default=200, metavar="N", help="number of cases per claim (default: %(default)s)")
     add("--only", action="append", default=[], metavar="LABEL", help=f"{only}; an unknown label lists all labels")
     add("--case", type=int, metavar="K", help="with --only: run case K again and print its numbers")
-    add("--json", type=json_path, metavar="PATH", help=f"the verdicts: {_JSON}")
+    add("--json", type=json_path, metavar="PATH", help=f"write the verdicts {_JSON}")
     return calling("gcalign.lab.verify.command:verify", json="to_json")
 
 
@@ -44,7 +48,7 @@ def _claims(parser: Parser) -> Run:
     add("results", nargs="?", default="docs/results", help=folder)
     add("--scale", default="small", metavar="NAME", help="tiny, small or paper (default: %(default)s)")
     add("--write", metavar="PATH", help="write the list of claims and verdicts to this Markdown file")
-    add("--json", type=json_path, metavar="PATH", help=f"the verdicts: {_JSON}")
+    add("--json", type=json_path, metavar="PATH", help=f"write the verdicts {_JSON}")
     add("--theorems", action="store_true", help="also run `gcalign verify` and add its verdicts")
     own = "also judge the claims of an experiment of your own; can be repeated"
     add("--experiment", action="append", default=[], metavar="MODULE:EXPERIMENT", help=own)
@@ -62,7 +66,7 @@ def _demo(parser: Parser) -> Run:
     add("--seed", type=int, default=0, metavar="N", help=f"random seed {default}")
     add("--runs", default="runs/demo", metavar="DIR", help=f"folder for the runs {default}")
     add("-o", "--output", metavar="PATH", help="file of the report (default: report.html in the folder of the runs)")
-    add("--json", type=json_path, metavar="PATH", help=f"the rows of the table: {_JSON}")
+    add("--json", type=json_path, metavar="PATH", help=f"write the rows of the table {_JSON}")
     return calling("gcalign.lab.demo:demo", runs="folder", json="to_json")
 
 
@@ -102,7 +106,7 @@ def _train(parser: Parser) -> Run:
 
 @command(
     "probe",
-    "measure the accuracy of a run's encoder: linear, linear-fast, knn, finetune or few-shot",
+    "measure the accuracy of a run's encoder: linear probe, nearest neighbours, few labels, retrieval and others",
     example="gcalign probe run=runs/gca-uot-scenes-1a2b3c4d5e protocol=few-shot labels=200",
 )
 def _probe(parser: Parser) -> Run:
@@ -111,9 +115,9 @@ def _probe(parser: Parser) -> Run:
         "protocol=linear|linear-fast|knn|finetune|few-shot|domain|across-domains|cifar10c|retrieval|zeroshot",
         *("seed=", "device=", "encoder=", "like=", "data=", "data.root=", "data.limit="),
         more=", and those of the protocol, e.g. labels=; run=untrained and run=pixels take like=RUN; "
-        "encoder=module:function for a run that was made with an encoder of your own",
+        "encoder=module:function for a run with an encoder of your own",
     )
-    parser.add_argument("--json", type=json_path, metavar="PATH", help=f"the result with its parts: {_JSON}")
+    parser.add_argument("--json", type=json_path, metavar="PATH", help=f"write the result with its parts {_JSON}")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.probe import probe
@@ -126,30 +130,30 @@ def _probe(parser: Parser) -> Run:
 
 @command(
     "embed",
-    "write the embeddings of a data set or a folder of images",
+    "write the embeddings of a data set, a folder of images or a column of a table",
     example="gcalign embed run=runs/gca-uot-scenes-1a2b3c4d5e data=folder data.root=pictures -o features.parquet",
 )
 def _embed(parser: Parser) -> Run:
-    parser.takes("run=", "encoder=", "data=", "data.root=", "split=", "device=")
+    parser.takes("run=", "encoder=", "data=", "data.root=", "split=", "column=", "device=")
     parser.add_argument("-o", "--output", required=True, metavar="PATH", help="the .parquet or .npy file to write")
     return calling("gcalign.lab.training.embed:embed", show=_written)
 
 
 @command(
     "export",
-    "write a run's encoder for other programs, with a model card, after a comparison with the original",
+    "export a run's encoder for use without gcalign, with a model card; the result is checked against the original",
     example="gcalign export run=runs/gca-uot-scenes-1a2b3c4d5e format=onnx -o encoder",
 )
 def _export(parser: Parser) -> Run:
     parser.takes("run=", "format=onnx|torch-export|safetensors", "encoder=", "column=")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write, which must be new")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to create")
     return calling("gcalign.lab.training.export:export", show=_written)
 
 
 @command("list", "list the runs in a folder", example="gcalign list runs")
 def _list(parser: Parser) -> Run:
     parser.add_argument("folder", nargs="?", default="runs", help="folder of the runs (default: %(default)s)")
-    parser.add_argument("--json", type=json_path, metavar="PATH", help=f"the rows, with accuracies as numbers: {_JSON}")
+    parser.add_argument("--json", type=json_path, metavar="PATH", help=f"write the rows as numbers {_JSON}")
 
     def run(args: argparse.Namespace) -> None:
         from gcalign.lab.training.listing import records, show
@@ -161,12 +165,12 @@ def _list(parser: Parser) -> Run:
 
 command(
     "audit",
-    "rank pairs by how badly they fit, from two files of embeddings or by cross-fitting a run",
+    "find wrong pairs in a table, in two files of embeddings, or in the data of a run",
     example="gcalign audit images.npy texts.npy -o ranking.csv --html worst.html --feedback weights.npy",
 )(elsewhere)
 command(
     "align",
-    "map two files of embeddings into one space, from a few pairs and items without a partner",
+    "map the embeddings of two models into one space, from a few known pairs and unpaired items",
     example="gcalign align images.npy texts.npy --pairs pairs.csv -o aligned",
 )(elsewhere)
 command(
@@ -178,7 +182,7 @@ command(
 
 @command(
     "reproduce",
-    "run the experiments of a table or figure of the paper and draw it; the same command continues an interrupted run",
+    "run the experiments behind a table or figure and draw it; the same command continues an interrupted run",
     example="gcalign reproduce table1 scale=small data.root=data jobs=2",
 )
 def _reproduce(parser: Parser) -> Run:
@@ -201,7 +205,7 @@ def _reproduce(parser: Parser) -> Run:
 
 @command(
     "report",
-    "write an HTML page with runs and results: accuracies, curves, views, maps, interactive plans, suspicious pairs",
+    "write an HTML page on runs and results: accuracies, curves, views, maps, interactive plans, suspicious pairs",
     example="gcalign report runs/small -o report.html --results docs/results/small",
 )
 def _report(parser: Parser) -> Run:
@@ -210,10 +214,10 @@ def _report(parser: Parser) -> Run:
     add("-o", "--output", default="report.html", metavar="PATH", help=f"file to write {default}")
     add("--results", metavar="DIR", help="folder of tables and figures that `gcalign reproduce` wrote")
     add("--runs-shown", type=int, default=9, metavar="N", help=f"number of runs in the interactive parts {default}")
-    add("--images", type=int, default=256, metavar="N", help=f"number of rows of the plans {default}")
-    own = "your own encoder, with which runs were made: it is imported; can be repeated"
+    add("--images", type=int, default=256, metavar="N", help=f"number of images in maps and plans {default}")
+    own = "encoder of your own that runs were made with, to be imported; can be repeated"
     add("--encoder", action="append", default=[], metavar="MODULE:FUNCTION", help=own)
-    named = "folder of data sets that may be read for runs of other users; can be repeated"
+    named = "folder of data sets that may be read for the runs of other users; can be repeated"
     add("--data-root", action="append", default=[], metavar="DIR", help=named)
     target = "gcalign.lab.report.command:report"
     return calling(target, show=_written, runs_shown="shown", encoder="encoders", data_root="roots")
@@ -240,15 +244,16 @@ def parser(names: Collection[str] = COMMANDS) -> Parser:
     """The parser of all commands; those of `names` have their arguments, of the others it knows what they do."""
     whole = Parser(
         prog="gcalign",
-        description="Generalized contrastive alignment: contrastive learning as distribution alignment.",
-        epilog="example:\n  gcalign verify\n\n`gcalign COMMAND --help` describes a command.\n"
-        "Exit codes: 0 it ran, 1 some runs of `reproduce` failed, 2 an error that is printed, 130 interrupted.\n"
-        "NO_COLOR=1 prints without colours; COLUMNS=40 prints for 40 columns.",
+        description="Find wrong pairs, align two encoders, and train with generalized contrastive alignment.",
+        epilog="example:\n  gcalign demo\n\n`gcalign COMMAND --help` describes a command.\n"
+        "Exit codes: 0 success, 1 some runs of `reproduce` failed, 2 an error, which is printed, 130 interrupted.\n"
+        "NO_COLOR=1 turns colours off; COLUMNS=40 sets the width of tables.",
     )
     whole.add_argument("--version", action="version", version=f"gcalign {version('gcalign')}")
-    whole.add_argument("--debug", action="store_true", help="print the traceback of an error; any command takes it")
+    whole.add_argument("--debug", action="store_true", help="print the traceback of an error; works with every command")
     subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, about in COMMANDS.items():
+    for name in sorted(COMMANDS, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)):
+        about = COMMANDS[name]
         own = add_subcommand(subparsers, name, about.does, about.example)
         if name in names:
             own.set_defaults(run=about.declare(own))

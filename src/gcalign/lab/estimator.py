@@ -90,7 +90,7 @@ class GCAEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scik
         if X2 is not None:
             X2 = check_array(X2, dtype=np.float64, input_name="X2")
             if len(X2) != len(X):
-                raise ValueError(f"X2 has {len(X2)} rows and X {len(X)}; row i of both is one pair")
+                raise ValueError(f"X2 has {len(X2)} rows and X {len(X)}; row i of both must belong to the same pair")
         codes = None if y is None else self._codes(y, len(X))
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
         self.mean_, self.scale_ = _standard(X)

@@ -78,7 +78,7 @@ def test_tables_beside_files_and_arrays_give_the_same_pairs(table, rows, tmp_pat
         ({}, ["image", "nam"], {}, "data.columns=nam: .* has no such column; did you mean 'name'"),
         ({}, ["image"], {}, "must name two columns or more"),
         ({}, ["name", "name"], {}, "names a column twice"),
-        ({}, ["image+name", "numbers"], {}, "one side has one kind"),
+        ({}, ["image+name", "numbers"], {}, "a side can hold one kind"),
         ({}, ["image", "name"], {"group": "famly"}, "data.group=famly: .* did you mean 'family'"),
         ({}, ["image", "name"], {"group": "family:kind"}, "the rule after data.group"),
         ({"family": [1] * 12}, ["image", "name"], {"group": "family"}, "has 1 group.s. in 12 pairs"),

@@ -275,6 +275,15 @@ def _png(k: int) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.parametrize("name", ["table-mistakes", "fig-align"])
+def test_a_study_without_its_data_says_how_to_get_them(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", name, "scale=small"]) == 2
+    assert re.search(
+        rf"{name} at scale=small found none of its data; .*data\.root=.*GCALIGN_DATA", capsys.readouterr().err
+    )
+
+
 def test_data_sets_are_found_by_name_in_the_configured_folder(data_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(load("cifar10", "train")) == 20

@@ -229,7 +229,7 @@ def test_the_weights_that_a_foreign_run_names_are_not_read(tmp_path):
     run = Run(tmp_path / "given")
     run.path.mkdir()
     run.config_file.write_text(json.dumps(config.as_dict()))
-    with pytest.raises(ValueError, match="somebody else, and is not read"):
+    with pytest.raises(ValueError, match="set by another user"):
         views.seen(run, config, ())
 
 

@@ -64,7 +64,7 @@ def test_a_baseline_says_its_model_and_takes_the_data_of_the_run_it_is_like(run,
     [
         (["run={}", "like={}"], "like= goes with pixels and untrained"),
         (["run=untrained"], "like= goes with"),
-        (["run=untrained", "like={}", "seed=1"], r"seed=1 cannot go with"),
+        (["run=untrained", "like={}", "seed=1"], r"seed=1 cannot be combined with"),
         (["run=untrained", "like=nowhere"], "must be a folder with a config.json"),
         (["run=pixels", "like={}", "encoder=a:b"], "has no effect on run=pixels"),
     ],

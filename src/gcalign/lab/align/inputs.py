@@ -25,7 +25,7 @@ def side(text: str) -> tuple[Any, Sequence[str] | None]:  # [n, D] embeddings, a
         place = Place.of(text, (".csv",))
         rows = csv_rows(place.path)
         if not rows:
-            raise ValueError(f"{place.path} has no rows; it must have a text in each")
+            raise ValueError(f"{place.path} has no rows; every row must have a text")
         column = place.chosen(list(rows[0]))
         texts = [str(row[column]) for row in rows]
         return by_ngrams(texts, str(place)), texts
@@ -78,5 +78,5 @@ def _csv(path: Path) -> Any:
             ) from None
         rows.append((first, second))
     if not rows:
-        raise ValueError(f"{path} has no pairs; it must have two row numbers in each line")
+        raise ValueError(f"{path} has no pairs; each line must have two row numbers")
     return np.asarray(rows, dtype=np.int64)

@@ -16,6 +16,7 @@ from gcalign.lab.pages.page import filled
 
 NEAREST = 3  # matches of an item
 SUSPECTS = 20  # pairs that the page lists
+LEAST = 0.05  # probability of being wrong of those
 NAMES = {"cca": "CCA", "procrustes": "Procrustes", "infonce": "InfoNCE"}
 BLOCK = 65_536  # rows of B that are compared at once
 
@@ -50,6 +51,7 @@ def rendered(
     suspects = [
         {"a": i, "b": j, "first": cell(shown.a, i), "second": cell(shown.b, j), "probability": f"{p:.0%}"}
         for i, j, p in aligner.report.suspects
+        if p >= LEAST
     ]
     return filled(
         "align.html.jinja",
@@ -60,5 +62,6 @@ def rendered(
         shown=shown.a is not None or shown.b is not None,
         matches=matches,
         suspects=suspects[:SUSPECTS],
+        least=LEAST,
         commands=commands,
     )

@@ -19,30 +19,30 @@ def declare(parser: Parser) -> Run:
         "two files of embeddings (.npy, .npz, .parquet, .safetensors; FILE:NAME chooses an array or column); or "
         "run=runs/… with folds= and options of its data such as data.root=",
     )
-    add("-o", "--output", metavar="PATH", help="ranking to write: .csv, .json or .parquet")
-    add("--clean", metavar="PATH", help="the table to write without the flagged pairs, in its own format")
+    add("-o", "--output", metavar="PATH", help="write the ranking of all pairs: .csv, .json or .parquet")
+    add("--clean", metavar="PATH", help="write the table without the flagged pairs, in its own format")
     add(
         "--suggest",
         metavar="PATH",
-        help="better partners of flagged pairs to write: .csv or .jsonl",
+        help="write better partners for flagged pairs and suspects: .csv or .jsonl",
     )
     add(
         "--fit",
         default="auto",
         choices=("auto", "never"),
-        help="whether encoders may be trained, cross-fitted, if the sides are not embeddings of one space "
+        help="auto trains cross-fitted encoders if the sides are not embeddings of one space; never refuses to "
         "(default: %(default)s)",
     )
-    add("--html", metavar="PATH", help="HTML page to write: the worst pairs and better partners")
-    add("--feedback", metavar="PATH", help="weights to write (.npy), one per pair: criterion(z1, z2, weights=w)")
-    summary = "write the summary and the worst pairs to this JSON file; - writes only JSON to standard output"
+    add("--html", metavar="PATH", help="write an HTML page with the worst pairs and better partners")
+    add("--feedback", metavar="PATH", help="write a weight per pair (.npy), for criterion(z1, z2, weights=w)")
+    summary = "write the summary and the worst pairs to this JSON file; - prints only JSON"
     add("--json", type=json_path, metavar="PATH", help=summary)
     add(
         "--ids",
         metavar="FILE:NAME",
         help="names of the pairs: a column of the table, or a parquet column or .txt file",
     )
-    add("--show-a", metavar="FILE:NAME", help="texts or images of the first side for the page, in the same formats")
+    add("--show-a", metavar="FILE:NAME", help="texts or images of the first side for the page: .txt or .parquet")
     add("--show-b", metavar="FILE:NAME", help="the same for the second side")
     add(
         "--folds",

@@ -58,7 +58,7 @@ def audit(args: argparse.Namespace) -> None:
     clean = checked("--clean", args.clean, FORMATS if columns is None else (columns.path.suffix,))
     suggest = checked("--suggest", args.suggest, (".csv", ".jsonl"))
     if columns is None and (clean or suggest):
-        raise ValueError("--clean and --suggest write a table again; call gcalign audit TABLE COLUMN COLUMN")
+        raise ValueError("--clean and --suggest need a table; call gcalign audit TABLE COLUMN COLUMN")
     options = {name: getattr(args, name) for name in ("score", "eps", "batch", "passes", "seed", "fit")}
     try:
         result = audited(subject.a, subject.b, folds=subject.folds, progress=shown, **options)
@@ -97,8 +97,8 @@ def _show(result: Audit, subject: AuditedPairs, known: dict[str, float | None] |
     print(summary)
     if len(texts) == 2:
         first, second = texts
-        for heading in ("pair", "probability", "first", "second", "a better second"):
-            table.add_column(heading, justify="right" if heading in ("pair", "probability") else "left")
+        for k, heading in enumerate(("pair", "probability", *subject.sides, "fits better")):
+            table.add_column(heading, justify="right" if k < 2 else "left")
         for row, k in zip(rows(result, subject.names, SHOWN), result.ranking[:SHOWN].tolist(), strict=True):
             better = second[int(result.other[k])] if result.other_similarity[k] > result.similarity[k] else ""
             cells = (str(row["pair"]), f"{row['probability']:.2f}", first[k], second[k], better)
@@ -135,11 +135,11 @@ def _of_files(args: argparse.Namespace) -> AuditedPairs:
     n = len(a)
     if n != len(b):
         raise ValueError(
-            f"{given[0]} has {n} rows and {given[1]} has {len(b)}; row i of both must be one pair: give files of the "
-            "same length"
+            f"{given[0]} has {n} rows and {given[1]} has {len(b)}; row i of both must belong to the same pair: give "
+            "files of the same length"
         )
     return AuditedPairs(
-        title=f"Pairs of {Path(given[0]).name} and {Path(given[1]).name}",
+        title=f"Audit of {Path(given[0]).name} and {Path(given[1]).name}",
         a=a,
         b=b,
         note=WARNING,
@@ -191,4 +191,5 @@ def _page(result: Audit, subject: AuditedPairs, worst: int) -> str:
         worst=worst,
         commands=["gcalign " + shlex.join(sys.argv[1:])],
         note=subject.note,
+        sides=subject.sides,
     )

@@ -103,7 +103,7 @@ def crossfit(
     back = torch.cat(order).argsort()
     first, second = (torch.cat(parts)[back] for parts in embeddings)
     return AuditedPairs(
-        f"Pairs of {run.path.name}",
+        f"Audit of the pairs of {run.path.name}",
         first,
         second,
         NOTE.format(folds),

@@ -33,6 +33,7 @@ class AuditedPairs:
     first: Sequence[Any] | None = None  # what the sides show
     second: Sequence[Any] | None = None
     wrong: torch.Tensor | None = None  # [n] bool: the pairs that were mismatched on purpose, where that is known
+    sides: tuple[str, str] = ("first", "second")  # what a page calls them
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def embeddings(text: str) -> Any:  # [n, D], a numpy array or a tensor
     else:
         array = {".npy": _npy, ".parquet": _columns, ".safetensors": _safetensors}[place.path.suffix](place)
     if len(array.shape) != 2 or 0 in array.shape:
-        raise ValueError(f"{place} has the shape {tuple(array.shape)}; it must be [n, D], an embedding in each row")
+        raise ValueError(f"{place} has the shape {tuple(array.shape)}; it must be [n, D], one embedding per row")
     return array
 
 
@@ -140,13 +141,13 @@ def _columns(place: Place) -> Any:
     values = joined.flatten().to_numpy(zero_copy_only=False)
     lengths = set(joined.value_lengths().to_pylist())
     if len(lengths) != 1:
-        raise ValueError(f"{place} has lists of {min(lengths)} to {max(lengths)} numbers; all must have one length")
+        raise ValueError(f"{place} has lists of {min(lengths)} to {max(lengths)} numbers; all must be equally long")
     return values.reshape(len(joined), lengths.pop())
 
 
 def _full(place: Place, name: str, column: Any) -> None:
     if len(column) == 0:
-        raise ValueError(f"{place.path}:{name} is empty; an audit needs a row for each pair")
+        raise ValueError(f"{place.path}:{name} is empty; an audit needs one row per pair")
     if column.null_count:
         first = next(k for k, valid in enumerate(column.is_valid().to_pylist()) if not valid)
         raise ValueError(

@@ -27,6 +27,7 @@ def rendered(
     worst: int = 50,
     commands: Sequence[str] = (),
     note: str = "",
+    sides: tuple[str, str] = ("first", "second"),
 ) -> str:
     """The page as one string; texts are escaped, images are decoded here and stored as PNG."""
     rows = []
@@ -38,12 +39,13 @@ def rendered(
                 "suspicion": f"{float(audit.suspicion[k]):.2f}",
                 "probability": f"{float(audit.probability[k]):.0%}",
                 "similarity": f"{float(audit.similarity[k]):.3f}",
-                "flagged": bool(audit.flagged[k]),
+                "kind": "flagged" if audit.flagged[k] else "suspect" if audit.suspects[k] else "",
                 "a": cell(first, k),
                 "b": cell(second, k),
                 "other": _name(names, other),
                 "other_b": cell(second, other),
                 "other_similarity": f"{float(audit.other_similarity[k]):.3f}",
+                "better": bool(audit.other_similarity[k] > audit.similarity[k]),
             }
         )
     return filled(
@@ -56,11 +58,13 @@ def rendered(
         shown=first is not None or second is not None,
         commands=commands,
         note=note,
+        sides=sides,
+        counted=names is None,
     )
 
 
 def _name(names: Sequence[str] | None, k: int) -> str:
-    return str(k) if names is None else names[k]
+    return f"row {k}" if names is None else names[k]
 
 
 def cell(items: Sequence[Any] | None, k: int) -> str | Markup:

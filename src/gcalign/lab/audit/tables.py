@@ -41,13 +41,14 @@ class TableColumns:
         """The pairs, with what a page shows of them."""
         a, b = (_side(self.table, name) for name in (self.first, self.second))
         return AuditedPairs(
-            title=f"{self.first} and {self.second} of {self.path.name}",
+            title=f"Audit of {self.path.name}: {self.first} and {self.second}",
             a=a,
             b=b,
-            note=f"Pairs of {self.path.name}, columns {self.first} and {self.second}.",
+            note="",
             names=self.ids,
             first=_shown(self.table, self.first),
             second=_shown(self.table, self.second),
+            sides=(self.first, self.second),
         )
 
     def texts(self) -> dict[str, list[str]]:
@@ -119,7 +120,7 @@ def _side(table: Table, name: str) -> Any:
     except (TypeError, ValueError):
         matrix = np.empty(0, dtype=np.float32)
     if matrix.ndim != 2:
-        raise ValueError(f"{name} of {table.origin} must hold lists of numbers of one length, an embedding in each row")
+        raise ValueError(f"{name} of {table.origin} must hold lists of numbers of one length, one embedding per row")
     return torch.from_numpy(matrix)
 
 

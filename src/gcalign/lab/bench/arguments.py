@@ -104,7 +104,7 @@ def _common(parser: argparse.ArgumentParser, defaults: Options) -> None:
     def add(flag: str, **how: Any) -> None:
         parser.add_argument(f"--{flag}", default=defaults.get(flag, argparse.SUPPRESS), **how)
 
-    to_json = "write the results to this JSON file; - writes only JSON to standard output"
+    to_json = "write the results to this JSON file; - prints only JSON"
     add("json", type=json_path, metavar="PATH", help=to_json)
     add("quick", action="store_true", help="run a tiny version, only to see that it works")
     add("threads", type=size, metavar="N", help="number of threads of torch (default: chosen by torch)")

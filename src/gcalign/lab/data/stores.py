@@ -282,7 +282,7 @@ def _codes(
     if missing:
         raise ValueError(
             f"{table.origin}: {missing} of {len(values)} values of {column!r} are empty; fill them, or leave out "
-            "the column: an unlabelled data set is welcome"
+            "the column: a data set needs no labels"
         )
     used = set(values)
     if names and all(isinstance(value, int) for value in used):

@@ -36,7 +36,7 @@ def table_of(name: str, root: str | Path | None, size: int | None = None) -> Tab
 
         return shapes.Shapes(size or shapes.SIZE)
     if root is None:
-        raise ValueError("data=pairs needs data.root=, a .parquet, .csv or .jsonl file with a column a side")
+        raise ValueError("data=pairs needs data.root=, a .parquet, .csv or .jsonl file with one column per side")
     return open_table(local(root) or path_of(root))
 
 
@@ -59,7 +59,7 @@ def open_table(root: Path) -> Table:
         raise ValueError(f"data.root={root} must end in .parquet, .csv or .jsonl; convert it to one of them")
     within("TABLE_ROWS", len(table), f"the number of rows of {root}")
     if not len(table):
-        raise ValueError(f"{root} has no rows; a table of pairs needs a row for each pair")
+        raise ValueError(f"{root} has no rows; a table of pairs needs one row per pair")
     return table
 
 
@@ -85,15 +85,15 @@ def load_columns(
             f"{table.origin} has {', '.join(table.columns)}"
         )
     if len(set(columns)) < len(columns):
-        raise ValueError(f"data.columns=[{','.join(columns)}] names a column twice; each side is one of its own")
+        raise ValueError(f"data.columns=[{','.join(columns)}] names a column twice; each side needs its own column")
     groups, grouped = _groups(table, group if group is not None else GROUPS.get(name))
     wrong: dict[int, str] = {}  # what keeps a row from being used
     sides = tuple(_side(table, column, size, wrong) for column in columns)
     if wrong:
         message = f"{len(wrong)} of {len(table)} pairs cannot be used: {some(wrong.values())}"
         if on_error == "raise":
-            raise ValueError(f"{message}; every side of a pair must be there: correct the rows, or data.on_error=skip")
-        warnings.warn(f"{message}; they are left out", stacklevel=2)
+            raise ValueError(f"{message}; a pair needs all its sides: correct the rows, or set data.on_error=skip")
+        warnings.warn(f"{message}; they are skipped", stacklevel=2)
         rows = torch.tensor([k for k in range(len(table)) if k not in wrong], dtype=torch.int64)
         sides, groups = tuple(side.kept(rows) for side in sides), torch.unique(groups[rows], return_inverse=True)[1]
     split = divided(groups, (validation, test), fold, f"data.group={group} of {table.origin}")
@@ -127,7 +127,8 @@ def _side(table: Table, name: str, size: int | None, wrong: dict[int, str]) -> C
         table.check(column, "data.columns")
         kinds.add(one_of(f"what column {column!r} of {table.origin} holds", table.kind(column), KINDS))
     if len(kinds) > 1:
-        raise ValueError(f"data.columns: {name} joins {' and '.join(sorted(kinds))}; one side has one kind of items")
+        joined = " and ".join(sorted(kinds))
+        raise ValueError(f"data.columns: {name} joins {joined}; a side can hold one kind of item only")
     (kind,) = kinds
     if kind == "text":
         return _texts(table, name, parts, wrong)
@@ -192,7 +193,7 @@ def _arrays(table: Table, name: str, parts: Sequence[str], wrong: dict[int, str]
             rows.append(array)
     if len(lengths) > 1:
         two = " and ".join(f"{n} in {where}" for n, where in list(lengths.items())[:2])
-        raise ValueError(f"arrays of {name} have different lengths, {two}; all must have one: pad or cut them")
+        raise ValueError(f"arrays of {name} have different lengths, {two}; all must have the same: pad or cut them")
     width = next(iter(lengths), 1)
     items = torch.from_numpy(np.stack([x if x.size == width else np.zeros(width, np.float32) for x in rows]))
     items = items.nan_to_num(0, 0, 0)

@@ -71,4 +71,5 @@ function tipAt(event, ...content) {
 addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
 const classOf = (labels, classes, k) => (labels ? classes[labels[k]] ?? String(labels[k]) : "");
+const numbered = (k, name) => (name ? `#${k}: ${name}` : `#${k}`); // an image by its place in the data, with its class
 const colour = (run) => `var(--c${run.colour % 10})`;

@@ -113,7 +113,7 @@ function flow(pairing) {
     "flow-target-said": !target ? "" : goal.group ? kinds[goal.group] : "1 on pairs, 0 elsewhere",
     "flow-said": most < n ? `${most} of the ${n} rows and columns, evenly chosen.` : "",
   };
-  words["flow-narrow"] = `→ project on B: ${words["flow-step-said"]}. ${target ? `↔ ${words["flow-loss-said"]}.` : ""}`;
+  words["flow-narrow"] = `→ scale to: ${words["flow-step-said"]}. ${target ? `↔ ${words["flow-loss-said"]}.` : ""}`;
   for (const [id, text] of Object.entries(words)) byId(id).textContent = text;
   for (const [name, what] of [["kernel", "Kernel"], ["plan", "Plan"], ["target", "Target"]]) byId(`flow-${name}`).setAttribute("aria-label", `${what}: ${words[`flow-${name}-said`]}`);
 }
@@ -173,11 +173,11 @@ function point(at) {
   const i = heat.order[at.r], j = heat.order[at.c], l = log[i * n + j], p = Math.exp(l);
   cursor.style.left = `${(100 * (at.c + 0.5)) / n}%`;
   cursor.style.top = `${(100 * (at.r + 0.5)) / n}%`;
-  const first = classOf(pairing.labels, pairing.classes, i), second = classOf(pairing.secondLabels, pairing.classes, j);
+  const first = numbered(i, classOf(pairing.labels, pairing.classes, i)), second = numbered(j, classOf(pairing.secondLabels, pairing.classes, j));
   const kind = i === j ? (pairing.mismatched.includes(i) ? "a pair, mismatched on purpose" : "a pair") : "not a pair";
   out.replaceChildren(
-    tile(pairing.first, i, `view 1 of ${i} ${first}`, 56), tile(pairing.second, j, `view 2 of ${j} ${second}`, 56),
-    make("span", {}, make("b", {}, `${i} ${first} × ${j} ${second}`), make("br"),
+    tile(pairing.first, i, `view 1 of ${first}`, 56), tile(pairing.second, j, `view 2 of ${second}`, 56),
+    make("span", {}, make("b", {}, `${first} × ${second}`), make("br"),
       `mass ${short(p)}, ${percent(p / rowSums[i])} of its row, −log P = ${(-l).toFixed(2)}; ${kind}`));
 }
 

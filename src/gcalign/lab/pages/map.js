@@ -12,7 +12,7 @@ function startMap() {
   kind.closest("label").hidden = kinds.length < 2;
   let sample = null, maps = [], chosen = 0, lit = null, groups = null, names = [];
   const PLACE = 1000, EDGE = 30; // of a map's own coordinates
-  const named = (k) => (sample.labels ? `${classOf(sample.labels, sample.classes, k)} · image ${k}` : `image ${k}`);
+  const named = (k) => numbered(k, classOf(sample.labels, sample.classes, k));
 
   function show(k) {
     chosen = k;

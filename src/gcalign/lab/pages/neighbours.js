@@ -1,4 +1,4 @@
-// An image and what each encoder holds to be like it.
+// An image and its nearest neighbours in the space of each encoder.
 
 let pickNeighbours = () => {}; // of an image of a sample, for other parts of the page
 
@@ -11,7 +11,7 @@ function startNeighbours() {
   options(select, used.map((k) => data.samples[k].name));
   select.closest("label").hidden = used.length < 2;
 
-  const named = (k) => `${k} ${classOf(sample.labels, sample.classes, k)}`.trim();
+  const named = (k) => numbered(k, classOf(sample.labels, sample.classes, k));
   function show(k) {
     tiles[chosen]?.setAttribute("aria-selected", "false");
     chosen = k;

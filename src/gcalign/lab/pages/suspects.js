@@ -10,12 +10,12 @@ function suspects() {
   const cos = cosinesOf(heat.run), views = !wrong.size;
   const found = audit && by.value === "audit" ? audited(audit, n) : planned(n), shown = found.ranking.slice(0, CARDS);
   byId("suspects-title").textContent = views ? "Views that look least alike" : "Most suspicious pairs";
-  const said = (labels, k) => `${k} ${classOf(labels, pairing.classes, k)}`.trim();
+  const said = (labels, k) => numbered(k, classOf(labels, pairing.classes, k));
   byId("suspects").replaceChildren(...shown.map((k) => {
     const first = said(pairing.labels, k), second = said(pairing.secondLabels, k), better = found.other(k);
     return make("li", { class: wrong.has(k) ? "wrong" : null },
       tile(pairing.first, k, `view 1 of ${first}`), tile(pairing.second, k, `view 2 of ${second}`),
-      make("span", {}, make("b", {}, first === second ? first : `${first} → ${second.split(" ").slice(1).join(" ")}`), make("br"), views ? `cosine ${cos[k * n + k].toFixed(2)} ` : found.said(k),
+      make("span", {}, make("b", {}, first === second ? first : `${first} → ${classOf(pairing.secondLabels, pairing.classes, k)}`), make("br"), views ? `cosine ${cos[k * n + k].toFixed(2)} ` : found.said(k),
         wrong.has(k) ? make("em", {}, "mismatched") : ""),
       make("span", { class: "better" }, tile(pairing.second, better, `${said(pairing.secondLabels, better)} fits best of the others`, 36), make("small", {}, "best other")));
   }));
@@ -23,7 +23,7 @@ function suspects() {
   if (views) sentence = `${heat.run.name}. No pair was mismatched here: the two pictures of a card are views of one image, so none is wrong. These are the views that this encoder finds least alike, often because a crop shows little of the image.`;
   else {
     const hit = shown.filter((k) => wrong.has(k)).length;
-    sentence += ` ${wrong.size} of the ${n} pairs were mismatched on purpose; ${hit} of the ${shown.length} shown are such (${((shown.length * wrong.size) / n).toFixed(0)} by chance), and a mismatched pair ranks above a true one in ${percent(separation(found.ranking, wrong))} of cases.`;
+    sentence += ` ${wrong.size} of the ${n} pairs were mismatched on purpose; of the ${shown.length} cards, ${hit} show such a pair (${((shown.length * wrong.size) / n).toFixed(0)} expected by chance). A mismatched pair ranks above a true one in ${percent(separation(found.ranking, wrong))} of cases.`;
   }
   byId("suspects-said").textContent = sentence;
 }
@@ -41,9 +41,9 @@ function audited(audit, n) {
     ranking: Array.from(whole(audit.ranking)),
     other: (k) => other[k],
     said: (k) => (audit.share === null ? "" : `wrong: ${percent(probability[k])} `), // it cannot tell
-    about: `Expected share of mismatches: ${audit.share === null ? "it cannot tell" : percent(audit.share)}; ${audit.flagged} of ${n} pairs are more likely wrong than right` +
+    about: `Expected share of mismatched pairs: ${audit.share === null ? "it cannot tell" : percent(audit.share)}; ${audit.flagged} of ${n} pairs are flagged as wrong` +
       `${audit.auroc === null ? "" : `; expected AUROC ${audit.auroc.toFixed(2)}`}. ${audit.auroc !== null && audit.auroc < WEAK ? "These embeddings are weak, so do not rely on these numbers. " : ""}` +
-      `ε = ${short(audit.eps)} was chosen: there the plan explains the pairs best.`,
+      `The audit chose ε = ${short(audit.eps)}, with which the plan explains the pairs best.`,
   };
 }
 
@@ -53,6 +53,6 @@ function planned(n) {
     ranking: Array.from({ length: n }, (_, k) => k).sort((p, q) => share[p] - share[q]),
     other: (k) => { let best = k === 0 ? 1 : 0; for (let j = 0; j < n; j++) if (j !== k && log[k * n + j] > log[k * n + best]) best = j; return best; },
     said: (k) => `${percent(share[k])} of its row `,
-    about: `The plan as set above. A plan that does not tell columns apart puts ${percent(1 / n)} of a row on each column.`,
+    about: `Ranked by the plan as set above. A plan without any information puts ${percent(1 / n)} of a row on each column.`,
   };
 }

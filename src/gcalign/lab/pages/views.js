@@ -7,6 +7,7 @@ function startViews() {
   let last = 0;
   options(select, runs.map((run) => run.name));
   select.closest("label").hidden = runs.length < 2;
+  if (plannable.length) select.value = Math.max(0, runs.indexOf(mostTelling(plannable))); // the run of the plan below
   function draw() {
     const { about, views, steps: all } = data.seen[runs[select.value].seen], step = all[last];
     const n = step.names.length, size = innerWidth < 480 ? 56 : 72;

@@ -32,7 +32,7 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Json | None:
         return None
     check_known(config.data, {}, f"run={run.path}", roots)
     if config.pairs.weights is not None and not is_known(config.pairs.weights):
-        raise ValueError(f"pairs.weights={config.pairs.weights} was named by somebody else, and is not read")
+        raise ValueError(f"pairs.weights={config.pairs.weights} was set by another user's run, so it is not read")
     images = images_of(config.data, "train")
     samples = views_of(images, config.pairs.views)
     stream = Stream.of(config, samples, world=config.world)
@@ -61,6 +61,6 @@ def seen(run: Run, config: Config, roots: Sequence[Path]) -> Json | None:
 
 def _said(images: Images, k: int) -> str:
     if images.labels is None:
-        return str(k)
+        return f"#{k}"
     label = int(images.labels[k])
-    return f"{k} {images.classes[label] if 0 <= label < len(images.classes) else label}"
+    return f"#{k}: {images.classes[label] if 0 <= label < len(images.classes) else label}"

@@ -43,6 +43,7 @@ def baseline_of(name: str, run: Run, given: Mapping[str, str]) -> Baseline:
     if name == "pixels" and own is not None:
         raise ValueError(f"encoder={own} has no effect on run=pixels, which has no encoder; leave it out")
     if "seed" in given:
-        raise ValueError(f"seed={given['seed']} cannot go with run={name}: like={run.path} decides it; leave it out")
+        said = f"seed={given['seed']} cannot be combined with run={name}"
+        raise ValueError(f"{said}: like={run.path} decides it; leave it out")
     build = "" if name == "pixels" else factory_of(config.model.encoder, own, f"like={run.path}")
     return Baseline(name, config, build)

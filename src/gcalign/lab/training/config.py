@@ -346,7 +346,7 @@ def _check_processes(config: Config) -> None:
     nodes = f" × nodes={config.nodes}" if config.nodes > 1 else ""
     parts = f"devices={config.devices}{nodes} × accumulate={config.accumulate}"
     if config.batch_size % (config.world * config.accumulate):
-        raise ValueError(f"batch_size={config.batch_size} must divide among {parts}")
+        raise ValueError(f"batch_size={config.batch_size} must be divisible by {parts}")
     if config.batch_size // (config.world * config.accumulate) < 2:
         raise ValueError(f"batch_size={config.batch_size} must be at least 2 × {parts}: BatchNorm needs two in each")
     if config.world == 1:
@@ -361,7 +361,8 @@ def _check_pairs(config: Config) -> None:
     """Pairs of columns do not take what is for images with views."""
     data, columns = config.data, len(config.data.columns.split(",")) if config.data.columns else 2
     if config.model.encoder != "small":
-        raise ValueError(f"model.encoder={config.model.encoder} is for images; write model.encoders=[…], one a column")
+        own = config.model.encoder
+        raise ValueError(f"model.encoder={own} is for images; write model.encoders=[…], one per column")
     refused = {
         "method=byol": config.method["name"] == "byol",
         f"target.name={config.target.name}": config.target.name == "labels",

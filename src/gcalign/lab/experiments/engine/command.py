@@ -104,6 +104,11 @@ def reproduce(name: str, overrides: Sequence[str]) -> None:
     if not request.asked.partial:
         _run(request, jobs, archive, archive.computed(jobs))
     written = archive.save(jobs, _computed(request, jobs, archive))
+    if request.experiment.compute and not written and not request.asked.partial:
+        raise ValueError(
+            f"{request.experiment.name} at scale={request.scale.name} found none of its data; say where they are with "
+            "data.root=… or GCALIGN_DATA (docs/studies/index.md says how to make them), or try scale=tiny"
+        )
     have = len(jobs) - len(archive.missing(jobs))
     print(f"results: {request.file} ({len(written)} records, {have} of {len(jobs)} runs)", flush=True)
     _draw(request)
@@ -210,8 +215,8 @@ def _run(request: Reproduction, jobs: Sequence[Job], archive: Archive, others: S
         print(f"  try it alone: {command(failure.job, request.runs)}", file=sys.stderr)
     if failures:
         print(
-            f"\n{len(failures)} of {len(jobs)} jobs failed; the same command does them again and skips what is done, "
-            "partial=true draws what is there",
+            f"\n{len(failures)} of {len(jobs)} jobs failed; the same command retries them and skips what is done, "
+            "partial=true draws what is finished",
             file=sys.stderr,
         )
         raise SystemExit(1)
@@ -220,7 +225,7 @@ def _run(request: Reproduction, jobs: Sequence[Job], archive: Archive, others: S
 def _draw(request: Reproduction) -> None:
     for path in request.experiment.draw(records.frame(records.read(request.file)), request.folder):
         print(f"drawn: {path}")
-    print(f"again from the results alone: {_again(request, 'redraw=true')}", flush=True)
+    print(f"to draw it again from the results alone: {_again(request, 'redraw=true')}", flush=True)
 
 
 def _again(request: Reproduction, *more: str) -> str:

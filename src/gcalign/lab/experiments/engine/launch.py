@@ -100,7 +100,7 @@ def task(config: Any) -> None:
     try:
         scale = Scale(**content["scale"] | {"search": Search(**content["scale"]["search"])})
         if not do(mine, scale, content["runs"]):
-            _log.warning("another process is at this run")
+            _log.warning("another process is working on this run")
     except Exception:
         _log.error(traceback.format_exc())
 

@@ -132,7 +132,7 @@ def _measured(frame: pd.DataFrame, measure: str, labels: tuple[str, ...] = ()) -
         place = ", ".join(f"{name}={record[name]}" for name in labels or ("method",) if name in record)
         raise ValueError(
             f"{record['experiment']} has {measure} of {place} with seed {record['seed']} twice; one result file holds "
-            "each once, and one drawing shows one data set: delete a line, or draw them apart"
+            "each once, and one figure shows one data set: delete a line, or draw them separately"
         )
     return some
 

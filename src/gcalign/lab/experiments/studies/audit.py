@@ -1,6 +1,6 @@
 """Exchanged pairs: which score finds them best?
 
-The plan had the largest AUROC in 51 of 72 cells in both seeds, with an earlier version of the audit.
+The plan had the largest AUROC in 51 of 72 cases with both seeds; measured with an earlier version of the audit.
 
 Pairs of several kinds: Gaussian clusters with hubs; names of emoji in two languages; pictures and names of emoji; two
 views of test images by a trained encoder. A share of them is mismatched at random, within a group, or with

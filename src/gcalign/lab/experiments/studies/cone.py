@@ -2,11 +2,12 @@
 
 Not answered yet: the runs are not complete.
 
-E1 showed that GCA-UOT is above INCE with mismatched pairs, and not why. Unplanned trials with other seeds, fewer images
+E1 showed that GCA-UOT is above INCE with mismatched pairs, but not why. Unplanned trials with other seeds, fewer images
 and fewer epochs suggested a reason: the embeddings of INCE fall into a narrow cone, and subtracting their mean helped
-about as much as GCA-UOT. The gradient of a KL loss in the scores is P − T. Along a shift that all scores share, it is
-the mass of P less that of T. For a loss that fixes this mass it is 0: nothing stops the shift (`gcalign verify --only
-shift`). If this is the reason, centring the embeddings must repair INCE, and relaxation has little to add.
+about as much as GCA-UOT. The gradient of a KL loss with respect to the scores is P − T. Along a common shift of all
+scores, it is the mass of P minus that of T. For a loss that fixes this mass it is 0, so nothing stops the shift
+(`gcalign verify --only shift`). If this is the reason, centring the embeddings must repair INCE, and relaxation has
+little to add.
 
 ## Plan
 

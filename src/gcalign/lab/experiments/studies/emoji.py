@@ -1,7 +1,7 @@
 """E5: pairs of images and names: CLIP's loss, GCA-INCE or GCA-UOT?
 
-With clean pairs GCA-UOT is 3.4 [1.2, 5.7] points of R@10 above CLIP's loss, but at a very different ε; with 30 % wrong
-pairs no difference is shown.
+With clean pairs, GCA-UOT is 3.4 [1.2, 5.7] points of R@10 above CLIP's loss, but at a very different ε; with 30 % wrong
+pairs, no difference is shown.
 
 ## Plan
 

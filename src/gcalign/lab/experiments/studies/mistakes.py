@@ -1,11 +1,11 @@
 """Real mistakes: which score finds them, and does the audit know how many there are?
 
-As a ranking, the plan, CSLS, softmax and own − best other are within 0.02 of each other; cosine and neighbours are
-worse. How many of the suspects are wrong, the audit cannot tell, so it flags none of them. [Find wrong
+As rankings, the plan, CSLS, softmax and own − best other are within 0.02 of each other in AUROC; cosine and neighbours
+are worse. The audit cannot tell how many of the suspects are wrong, so it flags none of them. [Find wrong
 pairs](../audit.md#real-mistakes) has the tables.
 
-Pairs of English messages and their translations from Debian's source packages, in which translators marked what is
-wrong: *fuzzy* pairs, whose English text has changed under the translation.
+The pairs are English messages and their translations from Debian's source packages. Translators marked those that may
+be wrong as *fuzzy*: pairs whose English text has changed since it was translated.
 
 ## Plan
 

@@ -1,12 +1,12 @@
 """E9: with a pretrained encoder, does a target with domains cost class accuracy?
 
-A little weight on the domain gains nearly all that there is to gain in domain accuracy; that class accuracy is kept is
-not shown. At α = 0.01 domain accuracy rises from 93.9 to 94.9 % (+0.94 [+0.69, +1.19]), and class accuracy changes by
-−0.11 [−2.15, +1.93] points, so a loss of more than one point cannot be excluded. At α = 0.1 class accuracy falls by 2.8
-[0.95, 4.65] points.
+A little weight on the domain yields nearly all of the possible gain in domain accuracy; whether class accuracy is kept
+is not shown. At α = 0.01 domain accuracy rises from 93.9 to 94.9 % (+0.94 [+0.69, +1.19]), and class accuracy changes
+by −0.11 [−2.15, +1.93] points, so a loss of more than one point cannot be excluded. At α = 0.1 class accuracy falls by
+2.8 [0.95, 4.65] points.
 
-E3 could not judge "without diminishing class accuracy": its encoder was not pretrained, and its class accuracy is low.
-Here the encoder is EfficientNet-Lite0, trained on ImageNet and frozen. Heads are trained on its features.
+E3 could not judge "without diminishing class accuracy", because its encoder was not pretrained and its class accuracy
+was low. Here the encoder is EfficientNet-Lite0, trained on ImageNet and frozen, and heads are trained on its features.
 
 ## Plan
 

@@ -1,12 +1,13 @@
 """E8: does it help to know about real mistakes when training?
 
-No, at this scale. Dropping what the audit flags changes nothing, and GCA-UOT is not above centred InfoNCE. Even the
-translators' own marks do harm: without the marked pairs, or with the few that were corrected later, R@1 is about two
-points lower. A likely reason, not tested: an outdated translation still has most of the meaning of its text, and 12 to
-24 % fewer pairs teach less. So keep such pairs in training, and correct them for their readers.
+No, at this scale. Dropping what the audit flags makes no measurable difference, and GCA-UOT is not shown to be above
+centred InfoNCE. Even the translators' own marks do harm: without the marked pairs, or with only those that were
+corrected later, R@1 is about two points lower. A likely reason, not tested: an outdated translation still carries most
+of the meaning, and training on 12 to 24 % fewer pairs costs more. So keep such pairs in training, and correct them for
+their readers.
 
-Two towers of character n-grams are trained on English messages and their translations as they are, or cleaned. Some are
-*fuzzy*: their English text has changed since it was translated.
+Two towers of character n-grams are trained on English messages and their translations, either as they are or cleaned.
+Some of the pairs are *fuzzy*: their English text has changed since it was translated.
 
 ## Plan
 

@@ -1,6 +1,6 @@
 """A control: what does GCA add where a method and its GCA version have the same ε?
 
-Nothing is shown: all intervals include zero. So most of the difference in alignment and uniformity came from ε.
+No difference is shown: all intervals include zero. So most of the difference in alignment and uniformity came from ε.
 
 The search may give them different ε, which alone moves alignment and uniformity. Accuracy, alignment and uniformity of
 GCA-INCE − INCE and of GCA-RINCE − RINCE, mean over three values of ε. How it is judged was written before its runs; the

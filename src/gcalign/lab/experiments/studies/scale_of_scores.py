@@ -1,14 +1,14 @@
 """E11: which scale of scores is safe, from scratch and on a pretrained encoder, if a part of the pairs is wrong?
 
-A plan with at least the mass of its target, as far as the runs go, which are not complete. On MiniLM it is level with
-InfoNCE (MRR 59.7 and 59.9, mean of five seeds), where the fixed scale falls to 57.7, and at ε = 0.05 below the frozen
-encoder (validation pairs of seed 100: 51.8 against 53.5). From scratch its one run has 41.5 % by nearest neighbours, as
-the fixed scale has in E7 (41.3 and 41.8), where InfoNCE has 35.8 and 36.8. No loss was better than InfoNCE on the
-pretrained encoder.
+A plan with at least the mass of its target, judging by the runs so far, which are not complete. On MiniLM it is level
+with InfoNCE (MRR 59.7 and 59.9, mean of five seeds), whereas the fixed scale falls to 57.7, and at ε = 0.05 below the
+frozen encoder (validation pairs of seed 100: 51.8 against 53.5). From scratch, its only run reaches 41.5 % by nearest
+neighbours, like the fixed scale in E7 (41.3 and 41.8), where InfoNCE has 35.8 and 36.8. No loss was better than InfoNCE
+on the pretrained encoder.
 
 A relaxed plan depends on the absolute size of the scores. From scratch with wrong pairs this has helped: it keeps the
-embeddings apart. On a pretrained encoder the plan starts with a part of the target's mass, and the loss draws all
-embeddings together. Which form of GCA-UOT is safe in both, so that it can be the default?
+embeddings apart. With a pretrained encoder the plan starts with only part of the target's mass, and the loss pulls all
+embeddings together. Which form of GCA-UOT is safe in both cases, so that it can be the default?
 
 ## Plan
 

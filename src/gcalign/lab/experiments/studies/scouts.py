@@ -1,7 +1,7 @@
 """E4, first part: where else could alignment win? Four settings, exploratory.
 
-With two seeds only noisy labels stand out: GCA-UOT − INCE +3.3 and +3.8 points by nearest neighbours. Nothing else (a
-long tail of classes, batches of 32, four views) is above 1.4 with both.
+Only noisy labels stand out: by nearest neighbours, GCA-UOT is 3.3 and 3.8 points above INCE with the two seeds. Nothing
+else (a long tail of classes, batches of 32, four views) is above 1.4 with both.
 
 The plan: INCE, GCA-INCE, GCA-UOT × seeds 60 and 61, exploratory, with the settings that the search of E2 chose, 5000
 CIFAR-10 images:

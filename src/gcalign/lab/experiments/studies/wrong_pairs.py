@@ -1,11 +1,12 @@
 """E6: do robust losses help with real encoders and wrong pairs?
 
-No loss of ours does, at this scale; cleaning the pairs does. With 40 % wrong pairs GCA-UOT is not above centred CLIP,
-and below SigLIP with messages. The largest difference was not planned: CLIP without the pairs that the audit flags is
-9.7 [7.1, 12.3] points of R@10 above centred CLIP with messages, and 1.4 [−1.3, 4.0] with emoji, which may be nothing.
-So audit first, and train with the simplest loss; then try SigLIP.
+None of our losses does, at this scale; cleaning the pairs does. With 40 % wrong pairs, GCA-UOT is not shown to be above
+centred CLIP, and on messages it is below SigLIP. The largest difference was not planned: CLIP trained without the pairs
+that the audit flags is 9.7 [7.1, 12.3] points of R@10 above centred CLIP on messages, and 1.4 [−1.3, 4.0] on emoji,
+which may be nothing. So audit first and train with the simplest loss; then try SigLIP.
 
-Two frozen pretrained encoders, heads of two layers, wrong pairs that stay the same for the whole run.
+Heads of two layers are trained on two frozen pretrained encoders, with wrong pairs that stay the same for the whole
+run.
 
 ## Plan
 
