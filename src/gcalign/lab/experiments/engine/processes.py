@@ -55,7 +55,7 @@ def _prepare(threads: int, device: str | None) -> None:
     threading.Thread(target=_end_with, args=(mp.parent_process(),), daemon=True).start()
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(min(threads, torch.get_num_threads()))  # which OMP_NUM_THREADS may have limited
 
 
 def _end_with(parent: BaseProcess) -> None:
