@@ -436,6 +436,15 @@ def test_a_job_that_fails_or_dies_stops_no_other(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("allowed", "threads"), [("1", 1), ("2", 2)])
+def test_a_worker_keeps_to_the_threads_that_the_user_allows(allowed, threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", allowed)
+    worker = processes.Worker(2, None)
+    assert worker.pool.submit(torch.get_num_threads).result() == threads
+    worker.pool.shutdown()
+
+
+@pytest.mark.slow
 def test_workers_end_with_a_command_that_is_killed(tmp_path):
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import quick as q\n"
