@@ -1,7 +1,8 @@
 """E1: does alignment protect against mismatched pairs?
 
 Yes, at this scale: with 60 % of the pairs mismatched, GCA-UOT is 3.8 [2.4, 5.2] points above InfoNCE by nearest
-neighbours, and RINCE 2.5 [1.6, 3.4]. The reason is not known; E7 looks for it.
+neighbours, and RINCE 2.5 [1.6, 3.4]. By nearest neighbours, centring the embeddings of INCE does as much
+([E7](cone.md)).
 
 ## Plan
 
