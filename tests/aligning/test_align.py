@@ -13,12 +13,13 @@ import torch
 from torch.nn.functional import normalize
 
 import gcalign
+from gcalign import Aligner
 from gcalign.aligning import matching
 from gcalign.aligning.closed import CLOSED, Moments, cca, closed_form, procrustes, ridge_regression
 from gcalign.aligning.doubts import probabilities
 from gcalign.aligning.inputs import Items, folds_of, groups_of, kept_together
 from gcalign.aligning.matching import EPS, Matches
-from gcalign.aligning.report import expected
+from gcalign.aligning.report import AlignmentReport, expected
 from gcalign.aligning.retrieval import both_ways, nearest, ranks, recall, wilson
 from gcalign.aligning.search import crossfit
 from gcalign.aligning.training import Examples, Settings, fit, plan_loss
@@ -261,13 +262,23 @@ def test_wrong_pairs_are_found_and_weigh_less():
     assert 0.03 < aligner.report.wrong < 0.3
     assert sum(i < 60 for i, _, _ in aligner.report.suspects[:40]) >= 38
     plain = gcalign.align(a, b, pairs, audit=False, **FAST)
-    assert plain.report.wrong == 0
+    assert plain.report.wrong is None
     assert aligner.score(a[300:], b[300:]) >= plain.score(a[300:], b[300:])
 
 
 def test_folds_too_small_to_audit_are_not():
     z = torch.randn(30, 4)
-    assert probabilities(z, z, torch.arange(30) % 3).sum() == 0
+    assert probabilities(z, z, torch.arange(30) % 3).isnan().all()
+
+
+def test_pairs_that_say_nothing_are_named_and_no_share_is_claimed():
+    a, _ = spaces(300)
+    _, b = spaces(300, seed=1)
+    with pytest.warns(UserWarning, match="a random item is nearer .*rows of a and rows of b"):
+        report = gcalign.align(a, b, **FAST).report
+    assert report.wrong is None
+    assert "expected share of wrong pairs: not known" in str(report)
+    assert AlignmentReport.from_dict(report.as_dict()) == report
 
 
 # --- the aligner ----------------------------------------------------------------------------------------------------
@@ -413,6 +424,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         (lambda a, b, p: (a, b, p[:, :1]), r"must be \[P, 2\]"),
         (lambda a, b, p: (a, b, p[:3]), "3 different pairs; heads cannot be fitted to fewer than 5"),
         (lambda a, b, p: (a[0], b, p), r"must be \[n, D\]"),
+        (lambda a, b, p: (a[:1], b[:1], None), "1 different pairs; heads cannot be fitted"),
+        (lambda a, b, p: (torch.ones_like(a), b, p), "the rows of a that are paired all point the same way"),
+        (lambda a, b, p: (a, b, torch.stack((p[:, 0], 0 * p[:, 1]), 1)), "the rows of b that are paired all point"),
         (lambda a, b, p: (a, b, (p[:, 0], p[:5, 1])), "columns of 60 and 5 rows"),
         (lambda a, b, p: (a, b.index_fill(0, torch.tensor([9]), torch.inf), p), r"b\[9\] has values that are not"),
     ],
@@ -452,6 +466,27 @@ def test_rows_of_zeros_are_left_out_and_said():
     with pytest.warns(UserWarning, match=r"2 rows of a are zero, first a\[3\].*their 1 pairs are left out"):
         aligner = gcalign.align(a, b, first(60), **FAST)
     assert aligner.report.pairs == 59
+
+
+def test_a_row_of_zeros_stays_zero_in_the_common_space(fitted):
+    aligner, a, _ = fitted
+    assert aligner.embed_a(torch.zeros(2, a.shape[1])).equal(torch.zeros(2, FAST["dim"]))
+
+
+@pytest.mark.parametrize("size", [1e25, 1e-30])
+def test_numbers_whose_squares_overflow_or_vanish_align_as_any_others(size):
+    a, b = spaces(100)
+    usual, odd = (gcalign.align(x, b, method="cca", evaluate=False, **FAST) for x in (a, a * size))
+    torch.testing.assert_close(odd.embed_a(a * size), usual.embed_a(a), atol=1e-4, rtol=0)
+
+
+def test_a_data_frame_is_an_array():
+    pd = pytest.importorskip("pandas")
+    a, b = (z.numpy() for z in spaces(100))
+    given, frames = (
+        Aligner("cca", evaluate=False, **FAST).fit(*sides) for sides in ((a, b), map(pd.DataFrame, (a, b)))
+    )
+    assert np.allclose(given.embed_a(a), frames.embed_a(pd.DataFrame(a)), atol=1e-5)
 
 
 def test_fewer_than_20_pairs_say_what_to_expect():

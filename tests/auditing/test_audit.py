@@ -445,7 +445,7 @@ def test_one_item_on_all_pairs_is_noticed():
 
 def test_a_fold_that_cannot_be_judged_says_so_for_all():
     a, b = made(200)
-    says(gcalign.audit(a, b, folds=(torch.arange(200) >= 160).long()), ("there are 40 pairs",))
+    says(gcalign.audit(a, b, folds=(torch.arange(200) >= 160).long()), ("40 pairs in a fold and 200 in all",))
 
 
 # --- the whole ----------------------------------------------------------------------------------------------------

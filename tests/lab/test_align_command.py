@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 import gcalign
 from gcalign.cli import main
+from gcalign.lab.align import inputs
 
 WORDS = ("--budget", "0", "--dim", "12")
 
@@ -68,6 +69,11 @@ def test_texts_are_embedded_by_their_n_grams_and_shown_escaped(files):
     page = (folder / "out" / "index.html").read_text()
     assert "&lt;b&gt;of" in page
     assert "<b>of" not in page
+
+
+def test_a_heading_says_which_column_is_which(files):
+    (files[0] / "exchanged.csv").write_text("b,a\n1,2\n3,4\n")
+    assert inputs.pairs("exchanged.csv").tolist() == [[2, 1], [4, 3]]
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,10 @@ class Aligner:
         return self.heads and self._settings
 
     def embed_a(self, x: Any) -> Any:  # [n, D₁] -> [n, dim]
-        """Items of the first side in the common space, as unit rows: a tensor for a tensor, else an array."""
+        """Items of the first side in the common space, as unit rows: a tensor for a tensor, else an array.
+
+        A row of zeros stays zero.
+        """
         return self._embedded(0, x)
 
     def embed_b(self, y: Any) -> Any:  # [m, D₂] -> [m, dim]
@@ -207,7 +210,7 @@ class Aligner:
                 if bad.any():
                     k = start + int(bad.nonzero()[0])
                     raise ValueError(f"{items.name}[{k}] has values that are not finite; embed the item again")
-                yield head(part)
+                yield head(part) * part.any(1)[:, None]  # a row of zeros has no direction, and stays zero
 
     def _embedded(self, side: int, values: Any) -> Any:
         z = torch.cat(list(self.blocks(side, values)))

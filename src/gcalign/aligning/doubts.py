@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,20 +16,20 @@ TRUSTED = 0.7  # expected AUROC from which the probabilities of an audit are use
 def probabilities(za: Tensor, zb: Tensor, folds: Tensor, seed: int = 0) -> Tensor:  # [P]
     """The probability that each pair is wrong.
 
-    Pair k must be embedded by heads that never saw it. Each fold has heads of its own, so it is audited by itself. 0
+    Pair k must be embedded by heads that never saw it. Each fold has heads of its own, so it is audited by itself. NaN
     where a fold is too small, or its embeddings do not tell right pairs from wrong ones.
     """
-    wrong = za.new_zeros(len(za))
+    wrong = za.new_full((len(za),), math.nan)
     for fold in folds.unique():
         k = (folds == fold).nonzero().flatten()
         if len(k) < LEAST_AUDITED:
             continue
         result = audit_embeddings(za[k], zb[k], seed=seed)
-        if result.auroc >= TRUSTED:
+        if result.auroc >= TRUSTED and not result.warnings:
             wrong[k] = result.probability.to(wrong)
     return wrong
 
 
 def weights_of(wrong: Tensor) -> Tensor:  # [P]
-    """The weight of each pair in a fit: how probably it is right, and at least a little."""
-    return torch.clamp(1 - wrong, min=0.01)
+    """The weight of each pair in a fit: how probably it is right, and at least a little; 1 where that is not known."""
+    return torch.clamp(1 - wrong.nan_to_num(0.0), min=0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,15 @@ import torch
 from torch import Tensor
 
 from gcalign.aligning.doubts import LEAST_AUDITED, probabilities, weights_of
-from gcalign.aligning.inputs import Items, checked_pairs, folds_of, groups_of, kept_together
+from gcalign.aligning.inputs import (
+    Items,
+    check_different,
+    checked_pairs,
+    enough,
+    folds_of,
+    groups_of,
+    kept_together,
+)
 from gcalign.aligning.report import AlignmentReport
 from gcalign.aligning.retrieval import Recall, recall
 from gcalign.aligning.search import DISTRACTORS, FOLDS, CrossValidation, Tick, held_out_ranks
@@ -23,6 +32,7 @@ FEW = 20  # pairs below which a note says what to expect
 HELD_SHARE, MOST_HELD = 5, 1000  # a fifth of the pairs is held out for the report, and at most 1,000
 # InfoNCE has the ε with which it did best in trials with few pairs
 RIVALS: dict[str, dict[str, Any]] = {"cca": {}, "procrustes": {}, "infonce": {"eps": 0.05}}
+CHANCE = 3.0  # standard deviations from it
 SUSPECTS = 50  # pairs that the report lists
 
 
@@ -51,7 +61,7 @@ class Inputs:
                     f"{len(empty)} rows of {side.name} are zero, first {side.name}[{int(empty[0])}]; an embedding "
                     f"needs a direction, so they and their {dropped} pairs are left out: embed these items again"
                 )
-        known = known[usable[0][known[:, 0]] & usable[1][known[:, 1]]]
+        known = enough(known[usable[0][known[:, 0]] & usable[1][known[:, 1]]])
         if len(known) > MOST_PAIRS:
             notes.append(f"{MOST_PAIRS:,} of {len(known):,} pairs are used, chosen at random")
             known = known[torch.randperm(len(known), generator=generator)[:MOST_PAIRS].sort().values]
@@ -68,6 +78,8 @@ class Inputs:
         for k, pool in enumerate(pools):  # sorted rows are read fast, but the first of a pool shall be any
             pools[k] = pool[torch.randperm(len(pool), generator=generator)]
         x, y = sides[0].rows(known[:, 0]), sides[1].rows(known[:, 1])
+        for side, rows in zip("ab", (x, y), strict=True):
+            check_different(side, rows)
         examples = Examples(x, y, torch.ones(len(known)), groups_of(known), *pools)
         return Inputs(examples, known, (len(sides[0]), len(sides[1])), notes)
 
@@ -121,7 +133,7 @@ def fitted(
         under("measure")
         retrieval: dict[str, Recall] = {}
         curve: list[tuple[int, float]] = []
-        wrong = torch.zeros(n)
+        wrong, notes = torch.full((n,), math.nan), list(inputs.notes)
         wrong[seen] = choice.wrong
         if (evaluated or audited) and len(test) and len(training) >= 2:
             unseeing = fit(training, choice.settings, seed, tick)  # heads that never saw the held-out pairs
@@ -130,11 +142,15 @@ def fitted(
                 wrong[test] = probabilities(x, y, torch.zeros(len(test), dtype=torch.long), seed)
             if evaluated:
                 retrieval, curve = _measured(examples, training, test, unseeing, choice.settings, seed, tick)
+                if note := _at_chance(held_out_ranks(unseeing, examples, test), retrieval["aligner"]):
+                    notes.append(note)
+                    wrong[:] = math.nan
         under("fit")
         weighted = bool((choice.weights < 1).any())
         every = replace(examples, weights=weights_of(wrong)) if weighted else examples
         heads = fit(every, choice.settings, seed, tick)
-    worst = wrong.argsort(descending=True, stable=True)[:SUSPECTS]
+    known = wrong[~wrong.isnan()]
+    worst = wrong.nan_to_num(0.0).argsort(descending=True, stable=True)[:SUSPECTS]
     report = AlignmentReport(
         pairs=n,
         items=inputs.items,
@@ -142,14 +158,26 @@ def fitted(
         settings=dataclasses.asdict(choice.settings),
         retrieval=retrieval,
         curve=curve,
-        wrong=float(wrong.mean()),
+        wrong=float(known.mean()) if len(known) else None,
         weighted=weighted,
         suspects=[(*inputs.pairs[k].tolist(), float(wrong[k])) for k in worst.tolist() if wrong[k] > 0],
         scores=choice.scores,
         fits=choice.fits,
-        notes=tuple(inputs.notes),
+        notes=tuple(notes),
     )
     return FitResult(heads, choice.settings, report)
+
+
+def _at_chance(ranks: Tensor, own: Recall) -> str:
+    """What a reader must know if the partner is no nearer than any other item; empty if it is, or they are few."""
+    nearer = float(ranks.double().mean()) / max(1, own.gallery - 1)
+    if own.pairs < LEAST_AUDITED or nearer < 0.5 - CHANCE / math.sqrt(12 * own.pairs):
+        return ""
+    return (
+        f"a random item is nearer than the partner in {nearer:.0%} of the cases on held-out pairs; it must be clearly "
+        "below 50 %, or the pairs say nothing: check that their columns are rows of a and rows of b in this order, "
+        "counted from 0, and that the files are in the order that the pairs were made for"
+    )
 
 
 def _measured(

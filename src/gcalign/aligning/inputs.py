@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+
+from gcalign.auditing.embeddings import unit
 
 LEAST_PAIRS = 5
 SHARED = 3  # pairs of a group, in the mean, from which their items count as classes
+SAME = 1e-6  # by which unit rows of different items differ
 CHECKED = 1 << 22  # numbers that are read together
 GATHERED = 1 << 10  # single rows of a mapped file: each brings its neighbours into memory
 
@@ -21,6 +23,8 @@ class Items:
     def __init__(self, name: str, values: Any) -> None:
         if not isinstance(values, Tensor) and not hasattr(values, "__array__"):
             raise TypeError(f"{name} of type {type(values).__name__} must be a tensor or an array [n, D] of numbers")
+        if not hasattr(values, "dtype"):  # a data frame
+            values = values.__array__()
         kind = "f" if isinstance(values, Tensor) else str(getattr(values.dtype, "kind", "O"))
         if kind not in "fiu" or (isinstance(values, Tensor) and values.is_complex()):
             raise TypeError(f"{name} of dtype {values.dtype} must hold real numbers; convert it to float32")
@@ -36,7 +40,7 @@ class Items:
 
     def rows(self, which: Any) -> Tensor:  # [k, D] float32
         """Unit rows at a slice or at indices; a row of zeros stays zero."""
-        return normalize(self._read(which), dim=1)
+        return unit(self._read(which))
 
     def _read(self, which: Any) -> Tensor:
         if isinstance(self.values, Tensor):
@@ -88,7 +92,7 @@ def checked_pairs(pairs: Any, a: Items, b: Items) -> Tensor:  # [P, 2]
                 f"a has {len(a)} rows and b has {len(b)}, and pairs=None means row i with row i; give pairs as two "
                 "columns of row numbers"
             )
-        return torch.arange(len(a))[:, None].expand(-1, 2).contiguous()
+        return enough(torch.arange(len(a))[:, None].expand(-1, 2).contiguous())
     found = pairs if isinstance(pairs, Tensor) else torch.as_tensor(_plain(pairs))
     if found.dim() != 2 or found.shape[1] != 2 or found.is_floating_point() or found.is_complex():
         raise ValueError(
@@ -101,13 +105,25 @@ def checked_pairs(pairs: Any, a: Items, b: Items) -> Tensor:  # [P, 2]
         if wrong.any():
             row = int(wrong.nonzero()[0])
             raise ValueError(_out_of_range(found, row, k, a, b, int(wrong.sum())))
-    unique = torch.unique(found, dim=0, return_inverse=False)
-    if len(unique) < LEAST_PAIRS:
+    return enough(torch.unique(found, dim=0, return_inverse=False))
+
+
+def enough(pairs: Tensor) -> Tensor:
+    if len(pairs) < LEAST_PAIRS:
         raise ValueError(
-            f"there are {len(unique)} different pairs; heads cannot be fitted to fewer than {LEAST_PAIRS}: give more "
+            f"there are {len(pairs)} different pairs; heads cannot be fitted to fewer than {LEAST_PAIRS}: give more "
             "(100 are a start, and with 1,000 most encoders align well)"
         )
-    return unique
+    return pairs
+
+
+def check_different(name: str, rows: Tensor) -> None:
+    """That the items of the pairs differ."""
+    if float((rows - rows[0]).abs().max()) < SAME:
+        raise ValueError(
+            f"the rows of {name} that are paired all point the same way; heads need items that differ: check the "
+            "embeddings, and that the pairs name different rows"
+        )
 
 
 def _plain(pairs: Any) -> Any:

@@ -24,7 +24,8 @@ class AlignmentReport:
         settings: what was chosen, or given.
         retrieval: R@1 and R@10 of the aligner and of its rivals on the same held-out pairs, by name.
         curve: (number of pairs, R@1 in percent) on the held-out pairs.
-        wrong: expected share of wrong pairs; suspects lists the most suspicious as (row of a, row of b, probability).
+        wrong: expected share of wrong pairs; None if that is not known.
+        suspects: the most suspicious pairs, as (row of a, row of b, probability).
         weighted: whether pairs were weighted by the audit.
         scores: cross-validated scores of the settings that were tried.
         fits: heads that the search trained.
@@ -37,7 +38,7 @@ class AlignmentReport:
     settings: Mapping[str, Any]
     retrieval: Mapping[str, Recall]
     curve: Sequence[tuple[int, float]]
-    wrong: float
+    wrong: float | None
     weighted: bool
     suspects: Sequence[tuple[int, int, float]]
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -81,7 +82,8 @@ class AlignmentReport:
             f"chosen after training {self.fits} heads: {chosen}",
             *(f"{name}: {recall}" for name, recall in self.retrieval.items()),
             self.more_pairs,
-            f"expected share of wrong pairs: {self.wrong:.1%}; pairs were {'' if self.weighted else 'not '}weighted",
+            f"expected share of wrong pairs: {'not known' if self.wrong is None else f'{self.wrong:.1%}'}; pairs were "
+            f"{'' if self.weighted else 'not '}weighted",
         ]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 

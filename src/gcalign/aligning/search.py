@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -64,7 +65,7 @@ class Choice:
     """What a search decided, from which scores."""
 
     settings: Settings
-    wrong: Tensor  # [P], the probability that a pair is wrong
+    wrong: Tensor  # [P], the probability that a pair is wrong; NaN where that is not known
     weights: Tensor  # [P], of the pairs in a fit: all 1 if the audit did not help
     scores: dict[str, float] = field(default_factory=dict)
     fits: int = 0  # heads that were trained
@@ -142,8 +143,8 @@ class CrossValidation:
     def _doubts_again(self, best: Settings, result: CrossFit, wrong: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Which pairs look wrong by embeddings of the chosen kind, and whether weights against them help there."""
         again = probabilities(result.za, result.zb, self.folds, self.seed)
-        if best.method in TRAINED or not again.any():
-            return (again if again.any() else wrong), weights
+        if best.method in TRAINED or not (again > 0).any():
+            return (wrong if again.isnan().all() else again), weights
         right = weights_of(again)
         examples = replace(self.examples, weights=right)
         weighted = crossfit(examples, self.folds, _brief(best), self.seed)
@@ -154,7 +155,7 @@ class CrossValidation:
         even = self.examples.weights
         base, result, _ = self._best_ridge(start, even, even)
         if not audited:
-            return base, torch.zeros_like(even), even
+            return base, torch.full_like(even, math.nan), even
         wrong = probabilities(result.za, result.zb, self.folds, self.seed)
         right = weights_of(wrong)
         _, _, plain = self._best_ridge(start, even, right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,17 @@ SIDE = 32  # pixels of an image
 
 def column(frame: Any, name: str) -> Any:
     """A column of a data frame, table or mapping: a list of texts or images, or a matrix."""
+    if isinstance(frame, str):
+        raise TypeError(f"{frame!r} is a text; read the table first, e.g. pandas.read_csv({frame!r})")
     try:
         values = frame[name]
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise ValueError(f"the table has no column {name!r}; {did_you_mean(name, _names(frame))}") from error
+    return listed(name, values)
+
+
+def listed(name: str, values: Any) -> Any:
+    """A column as a list of texts or images, or as a matrix."""
     if len(getattr(values, "shape", ())) == 2:
         return values
     for read in ("to_pylist", "to_list", "tolist"):
@@ -28,11 +36,18 @@ def column(frame: Any, name: str) -> Any:
             break
     values = list(values)
     for row, value in enumerate(values):
-        if value is None or value != value:  # NaN
+        if _missing(value):
             raise ValueError(f"{name!r} is empty in row {row}; every pair must have both sides: drop such rows first")
     if values and not isinstance(values[0], str) and not hasattr(values[0], "convert"):
         return _matrix(name, values)
     return values
+
+
+def _missing(value: Any) -> bool:
+    """None, a blank text, or what pandas and numpy have for a missing value."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
 
 
 def _names(frame: Any) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gcalign.auditing.columns import column, is_learnable, is_matrix, items
+from gcalign.auditing.columns import column, is_learnable, is_matrix, items, listed
 from gcalign.auditing.crossfit import crossfitted, folds_of
 from gcalign.auditing.pairs import audit_embeddings
 from gcalign.auditing.result import Audit, fitted
@@ -82,6 +82,7 @@ def audit(
         a, b = column(a, b), column(a, second)
     elif second is not None:
         raise TypeError(f"second={second!r} names a column of a table; call gcalign.audit(a, b) for embeddings")
+    a, b = (listed(name, side) if hasattr(side, "to_list") else side for name, side in (("a", a), ("b", b)))
     options: dict[str, Any] = {
         "score": score, "eps": eps, "batch": batch, "passes": passes, "seed": seed, "progress": progress,
     }  # fmt: skip

@@ -27,7 +27,7 @@ class Embeddings:
         self.n, self.dim = int(values.shape[0]), int(values.shape[1])
         self._unit: Tensor | None = None
         if self.n * self.dim * dtype.itemsize <= KEPT:
-            self._unit = normalize(self._read(slice(None)), dim=1)
+            self._unit = unit(self._read(slice(None)))
 
     def __len__(self) -> int:
         return self.n
@@ -44,7 +44,7 @@ class Embeddings:
 
     def rows(self, which: Any) -> Tensor:  # [k, D]
         """Unit rows at a slice or at indices."""
-        return normalize(self._read(which), dim=1) if self._unit is None else self._unit[which]
+        return unit(self._read(which)) if self._unit is None else self._unit[which]
 
     def mean(self) -> Tensor:  # [D]
         """The mean of all unit rows."""
@@ -82,6 +82,12 @@ class Embeddings:
                     f"{self.name}[{start + int(zero.nonzero()[0])}] is zero, so it has no direction to compare; "
                     "every embedding must have a length > 0: leave its pair out on both sides"
                 )
+
+
+def unit(x: Tensor) -> Tensor:  # [n, D]
+    """Unit rows, also of numbers whose squares would overflow or vanish: powers of two change no digit of a row."""
+    exponent = torch.frexp(x.abs().amax(1, keepdim=True)).exponent.clamp(-120, 120)
+    return normalize(torch.ldexp(x, -exponent), dim=1)
 
 
 def as_embeddings(a: Any, b: Any, least: int) -> tuple[Embeddings, Embeddings]:

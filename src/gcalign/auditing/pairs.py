@@ -66,7 +66,8 @@ def audit_embeddings(
         ]
         if eps is None:  # one for all folds, so that suspicions can be compared
             eps = chosen_eps([paired.sample(SAMPLE, generator) for paired in each])
-        options = Options(score, eps, batch, passes, progress)
+        sizes_of_folds = () if folds is None else tuple(map(len, parts))
+        options = Options(score, eps, batch, passes, progress, sizes_of_folds)
         audits = [_audited(paired, options, generator) for paired in each]
         return audits[0] if folds is None else joined([part.cpu() for part in parts], audits)
 
@@ -80,6 +81,7 @@ class Options:
     batch: int | None
     passes: int | None
     progress: bool
+    folds: tuple[int, ...]  # pairs of each
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def _audited(paired: Paired, options: Options, generator: torch.Generator) -> Au
         auroc=max(0.5, 1 - float(paired.p.mean())) if math.isnan(auroc) else auroc,
         score=options.score,
         settings=settings,
-        warnings=tuple(doubts(a, b, paired.p)),
+        warnings=tuple(doubts(a, b, paired.p, options.folds)),
     )
     return doubtful(result) if result.warnings else result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -15,13 +15,16 @@ UNRELATED = "the pairs agree no better than chance"
 SIGMAS = 4.0  # that it must be below 0.5
 
 
-def doubts(a: Embeddings, b: Embeddings, p: Tensor) -> Iterator[str]:
-    """Why the audit cannot tell which pairs are wrong; nothing if it can."""
+def doubts(a: Embeddings, b: Embeddings, p: Tensor, folds: Sequence[int] = ()) -> Iterator[str]:
+    """Why the audit cannot tell which pairs are wrong; nothing if it can. `folds` are the sizes of all, if any."""
     n = len(a)
     if n < FEWEST:
+        pairs = f"{n} pairs; at least {FEWEST} are needed"
+        if folds:
+            pairs = f"{min(folds)} pairs in a fold and {sum(folds)} in all; at least {FEWEST} are needed in each fold"
         yield (
-            f"there are {n} pairs; at least {FEWEST} are needed to estimate a share: use the ranking alone, "
-            "or audit them together with more pairs of the same kind"
+            f"there are {pairs} to estimate a share: use the ranking alone, or audit them together with more pairs of "
+            "the same kind"
         )
     for side in (a, b):
         items = distinct(side)

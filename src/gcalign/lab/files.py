@@ -13,7 +13,7 @@ import shutil
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -159,6 +159,23 @@ def writable(option: str, path: str, suffixes: Sequence[str] = ()) -> Path:
         said = f"{named} cannot be written ({error.strerror}); choose a directory in which you can create files"
         raise ValueError(said) from error
     return target
+
+
+def check_apart(outputs: Mapping[str, str | Path | None], inputs: Sequence[str]) -> None:
+    """Refuses an output that is an input, or that two options name; inputs may be FILE or FILE:NAME."""
+    read = {path_of(text).resolve() for word in inputs for text in (word, word.rpartition(":")[0]) if text}
+    seen: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is None or str(path) == "-":
+            continue
+        place = path_of(str(path)).resolve()
+        if place in read:
+            raise ValueError(
+                f"{option} {path} is an input of this command, which it would overwrite; choose another name"
+            )
+        if place in seen:
+            raise ValueError(f"{seen[place]} and {option} both name {path}; give each a file of its own")
+        seen[place] = option
 
 
 def to_json_line(record: dict[str, Any]) -> str:

@@ -51,7 +51,7 @@ def by_ngrams(texts: Sequence[str], name: str) -> Any:  # [n, D] float32
 
 
 def pairs(text: str) -> Any:  # [P, 2]
-    """Two columns of row numbers: CSV with or without a heading, or npy."""
+    """Two columns of row numbers, of A and of B: npy, or CSV, where a heading b,a exchanges them."""
     place = Place.of(text, (".csv", ".npy"))
     if place.path.suffix == ".npy":
         try:
@@ -66,11 +66,14 @@ def pairs(text: str) -> Any:  # [P, 2]
 
 def _csv(path: Path) -> Any:
     rows: list[tuple[int, int]] = []
+    step = 1
     for number, row in enumerate(csv.reader(io.StringIO(files.read(path).decode("utf-8-sig"), newline="")), 1):
         if not row or (number == 1 and not all(cell.strip().lstrip("-").isdigit() for cell in row)):
+            if [cell.strip().lower() for cell in row] == ["b", "a"]:
+                step = -1
             continue  # an empty line, or the heading
         try:
-            first, second = (int(cell) for cell in row)
+            first, second = (int(cell) for cell in row[::step])
         except ValueError:
             raise ValueError(
                 f"{path} line {number} is {','.join(row)!r}; it must be two whole numbers, a row of A and a row of B, "

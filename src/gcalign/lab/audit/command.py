@@ -44,6 +44,11 @@ def audit(args: argparse.Namespace) -> None:
     given, columns = args.overrides, None
     ranking = checked("-o", args.output, TABLES)
     page, weights = checked("--html", args.html, (".html",)), checked("--feedback", args.feedback, (".npy",))
+    outputs = {
+        name: getattr(args, name.strip("-")) for name in ("--html", "--feedback", "--clean", "--suggest", "--json")
+    }
+    beside = (args.ids, args.show_a, args.show_b, args.folds)
+    files.check_apart({"-o": args.output, **outputs}, [*given, *(name for name in beside if name is not None)])
     count("--worst", args.worst, "pairs on the page")
     shown = sys.stderr.isatty()
     if any("=" in word and not path_of(word.rpartition(":")[0] or word).exists() for word in given):

@@ -55,7 +55,7 @@ class TableColumns:
         """The columns that hold texts, for a ranking that can be read."""
         named = [self.first, self.second, *(c for c in self.table.columns if c not in (self.first, self.second))]
         kinds = {column: self.table.kind(column) for column in named}
-        return {c: [str(v) for v in self.table.values(c)] for c in named if kinds[c] == "text"}
+        return {c: [str(v) for v in self.table.values(c)] for c in named if kinds[c] in ("text", "number")}
 
     def write_clean(self, path: Path, audit: Audit) -> int:
         """The table without the flagged pairs, in its own format; returns how many are left."""

@@ -13,6 +13,7 @@ import csv
 import glob
 import io
 import json
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,9 @@ from gcalign.lab.data.decode import SUFFIXES, Encoded, Files, Index, Raw
 from gcalign.lab.limits import limit, within
 from gcalign.lab.words import explained
 
+NEARLY = 0.9  # of the cells, from which the others are faults
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_LIST = re.compile(r"\s*\[[-+.,\deE\s]*\d[-+.,\deEinfa\s]*\]\s*")
 BATCH = 1024  # rows of images in memory at a time, at most
 RATIO = 1000  # by which images may unpack; those that are pictures hardly do
 
@@ -89,20 +93,30 @@ class TextTable(Table):
         return len(self.rows)
 
     def _ends(self, column: str, suffixes: tuple[str, ...]) -> bool:
-        values = [row[column] for row in self.rows]
-        return all(isinstance(value, str) and value.lower().endswith(suffixes) for value in values)
+        """Whether nearly all cells end so: one that does not is a fault of its row, not a text."""
+        ending = sum(isinstance(cell := row[column], str) and cell.lower().endswith(suffixes) for row in self.rows)
+        return ending > NEARLY * len(self.rows)
+
+    def _lists(self, column: str) -> bool:
+        """Whether the cells are lists in brackets, as pandas writes them to CSV."""
+        cells = [row[column] for row in self.rows]
+        return all(isinstance(cell, str) and _LIST.fullmatch(cell) for cell in cells)
 
     def kind(self, column: str) -> str:
         if self._ends(column, SUFFIXES):
             return "image"
-        if self._ends(column, (".npy",)):
+        if self._ends(column, (".npy",)) or self._lists(column):
             return "array"
+        if all(isinstance(row[column], str) and _NUMBER.fullmatch(row[column]) for row in self.rows):
+            return "number"
         first = next((row[column] for row in self.rows if row[column] not in (None, [])), "")
         while isinstance(first, list) and first:
             first = first[0]
         return "text" if isinstance(first, str) else "array" if isinstance(first, (int, float)) else str(type(first))
 
     def values(self, column: str) -> list[Any]:
+        if self._lists(column):
+            return [_numbers(row[column], self.where(k), column) for k, row in enumerate(self.rows)]
         if not self._ends(column, (".npy",)):
             return [row[column] for row in self.rows]
         return [arrays.from_npy(self.folder / name) for name in self._names(column)]
@@ -113,7 +127,7 @@ class TextTable(Table):
     def _names(self, column: str) -> list[str]:
         """Files within the folder of the table: what a table names elsewhere is not read."""
         for k, row in enumerate(self.rows):
-            path = self.folder / row[column]
+            path = self.folder / str(row[column])
             if not path.resolve().is_relative_to(self.folder.resolve()):
                 raise ValueError(
                     f"{self.where(k)}: {column}={row[column]!r} is outside {self.folder}; a table names files within "
@@ -122,6 +136,16 @@ class TextTable(Table):
             if not path.is_file():
                 raise ValueError(f"{self.where(k)}: {column}={row[column]!r} is missing in {self.folder}; add it")
         return [row[column] for row in self.rows]
+
+
+def _numbers(cell: str, where: str, column: str) -> list[float]:
+    """The numbers of a list in brackets, with commas or, as numpy prints them, spaces."""
+    try:
+        return [float(number) for number in cell.strip()[1:-1].replace(",", " ").split()]
+    except ValueError as error:
+        raise ValueError(
+            f"{where}: {column} is no list of numbers ({error}); save embeddings as .npy, or lists in parquet"
+        ) from None
 
 
 def _text(path: Path) -> str:
