@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
-LISTED = 25  # names that an error lists; of more, it gives their number
+LISTED = 40  # names that an error lists; of more, it gives their number
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

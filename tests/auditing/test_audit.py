@@ -684,8 +684,28 @@ def test_pandas_and_a_column_that_is_not_there():
     frame.loc[7, "de"] = None
     with pytest.raises(ValueError, match=r"'de' is empty in row 7"):
         gcalign.audit(frame, "en", "de")
+    frame.loc[7, "de"] = " "
+    with pytest.raises(ValueError, match=r"'de' is empty in row 7"):
+        gcalign.audit(frame, "en", "de")
     with pytest.raises(TypeError, match="the other column"):
         gcalign.audit(frame, "en")
+    with pytest.raises(TypeError, match=r"read the table first, e.g. pandas.read_csv\('pairs.csv'\)"):
+        gcalign.audit("pairs.csv", "en", "de")
+
+
+def test_columns_of_arrays_and_series_of_texts():
+    pd = pytest.importorskip("pandas")
+    a, b = (z.numpy() for z in made(100))
+    frame = pd.DataFrame({"a": list(a), "b": list(b)})
+    assert gcalign.audit(frame, "a", "b").suspicion.equal(gcalign.audit(*map(np.float32, (a, b))).suspicion)
+    first, second = sentences(300, 30)
+    assert gcalign.audit(pd.Series(first), pd.Series(second)).suspicion.equal(gcalign.audit(first, second).suspicion)
+
+
+@pytest.mark.parametrize("size", [1e25, 1e-30])
+def test_numbers_whose_squares_overflow_or_vanish_are_audited_as_any_others(size):
+    a, b = made(100, wrong=10, dtype=torch.float32)
+    torch.testing.assert_close(gcalign.audit(a * size, b).suspicion, gcalign.audit(a, b).suspicion, atol=1e-3, rtol=0)
 
 
 def test_embeddings_of_two_spaces_are_learnt_and_audited():

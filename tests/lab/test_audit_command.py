@@ -210,6 +210,9 @@ def _prepare(case, here):
     if case == "damaged":
         (here / "half.npy").write_bytes((here / "a.npy").read_bytes()[:300])
         return ["half.npy", "b.npy"], "half.npy cannot be read"
+    if case == "text":
+        (here / "text.npy").write_text("1 2 3\n")
+        return ["text.npy", "b.npy"], "does not begin like an npy file"
     if case == "ids":
         (here / "ids.txt").write_text("\n".join(["x", *map(str, range(N - 2)), "x"]), encoding="utf-8")
         return ["a.npy", "b.npy", "--ids", "ids.txt"], "has the id 'x' in rows 0 and 119"
@@ -252,7 +255,7 @@ def _prepare(case, here):
 @pytest.mark.parametrize(
     "case",
     [
-        *("length", "nan", "zero", "width", "words", "pickled", "pickled npz", "damaged", "ids", "encoding"),
+        *("length", "nan", "zero", "width", "words", "pickled", "pickled npz", "damaged", "text", "ids", "encoding"),
         *("empty column", "no rows", "ragged"),
         *("several", "name", "missing", "format", "one", "items", "folds", "score", "run"),
     ],
@@ -274,6 +277,9 @@ def test_bad_input_is_refused_and_nothing_is_written(case, here, capsys):
         (["-o", "nowhere/out.csv"], "in a directory that exists"),
         (["-o", "out.csv", "--feedback", "w.csv"], "--feedback w.csv must be a .npy file"),
         (["-o", "out.csv", "--html", "page.pdf"], "--html page.pdf must be a .html file"),
+        (["--feedback", "a.npy"], "--feedback a.npy is an input of this command"),
+        (["-o", "out.csv", "--json", "./out.csv"], "-o and --json both name out.csv"),
+        (["--show-a", "page.html:x", "--html", "page.html"], "--html page.html is an input of this command"),
     ],
 )
 def test_where_nothing_can_be_written_is_known_before_the_work(words, said, here, capsys):
@@ -541,13 +547,33 @@ def test_one_command_audits_a_table_of_texts(tmp_path, monkeypatch, capsys):
         (("pairs.csv", "english", "french"), "row 1"),
         (("pairs.txt", "english", "french"), ".csv, .jsonl, .parquet"),
         (("pairs.csv", "english", "number", "--clean", "clean.parquet"), ".csv"),
+        (("pairs.csv", "english", "french", "--clean", "pairs.csv"), "--clean pairs.csv is an input of this command"),
+        (("pairs.csv", "english", "number"), "number of pairs.csv holds number"),
+        (("pairs.csv", "english", "picture"), "row 1: picture='n/a' is missing"),
+        (("pairs.csv", "english", "cut"), "save embeddings as .npy"),
     ],
 )
 def test_a_table_that_cannot_be_audited_is_refused_and_nothing_is_written(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("pairs.csv").write_text("english,french,number\na b,c,1\nb,,2\n", encoding="utf-8")
+    rows = [f'b {k},c,{k},x.png,"[1. 2. ... 3.]"' for k in range(12)]
+    rows[:2] = ['a b,c,1,x.png,"[1. 2. ... 3.]"', 'b,,2,n/a,"[1. 2. ... 3.]"']
+    Path("pairs.csv").write_text("\n".join(["english,french,number,picture,cut", *rows, ""]), encoding="utf-8")
+    Path("x.png").write_bytes(picture(1))
     Path("pairs.txt").write_text("x", encoding="utf-8")
     code, _, err = run(capsys, *words, "-o", "ranking.csv")
     assert code == 2
     assert said in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv", "pairs.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv", "pairs.txt", "x.png"]
+
+
+@pytest.mark.parametrize("separator", [", ", " "])
+def test_lists_of_numbers_in_a_csv_are_embeddings(separator, here, capsys):
+    a, b = np.load("a.npy"), np.load("b.npy")
+    with Path("vectors.csv").open("w", newline="") as file:
+        written = csv.writer(file)
+        written.writerow(("first", "second", "number"))
+        for k, sides in enumerate(zip(a, b, strict=True)):
+            written.writerow((*(f"[{separator.join(map(str, side.tolist()))}]" for side in sides), k))
+    assert run(capsys, "vectors.csv", "first", "second", "-o", "out.csv", "--fit", "never")[0] == 0
+    assert [int(row["pair"]) for row in ranking(here / "out.csv")] == gcalign.audit(a, b).ranking.tolist()
+    assert "number" in ranking(here / "out.csv")[0]

@@ -358,7 +358,7 @@ def test_help_has_the_options_of_every_method():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["data=folder"], "data=folder needs the one that holds the images"),
+        (["data=folder"], "data=folder needs data.root="),
         (["data=folder", "data.root=nowhere"], "root='nowhere' does not exist"),
         (["data=folder", "data.root=empty"], "empty holds no images"),
         (["data=folder", "data.root=file.txt"], "root=file.txt is not a folder"),

@@ -78,8 +78,8 @@ class Inputs:
         for k, pool in enumerate(pools):  # sorted rows are read fast, but the first of a pool shall be any
             pools[k] = pool[torch.randperm(len(pool), generator=generator)]
         x, y = sides[0].rows(known[:, 0]), sides[1].rows(known[:, 1])
-        for side, rows in zip("ab", (x, y), strict=True):
-            check_different(side, rows)
+        for name, rows in zip("ab", (x, y), strict=True):
+            check_different(name, rows)
         examples = Examples(x, y, torch.ones(len(known)), groups_of(known), *pools)
         return Inputs(examples, known, (len(sides[0]), len(sides[1])), notes)
 

@@ -18,6 +18,7 @@ from gcalign.lab.words import path_of
 
 EMBEDDINGS = (".npy", ".npz", ".parquet", ".safetensors")
 ITEMS = (".parquet", ".txt")
+NPY = b"\x93NUMPY"  # how an npy file begins
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,11 @@ def _npy(place: Place) -> Any:
         return np.load(place.path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         said = " ".join(str(error).split())
-        if "pickle" in said.lower() or "Python objects" in said:
+        with place.path.open("rb") as file:
+            magic = file.read(len(NPY))
+        if magic != NPY:
+            said = "it does not begin like an npy file"
+        elif "pickle" in said.lower() or "Python objects" in said:
             raise ValueError(
                 f"{place} holds Python objects, and reading those would run code from the file; it must hold plain "
                 "numbers: save it again with np.save(path, array.astype('float32'))"

@@ -151,7 +151,7 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> Records:
 def folder(data_set: DataSet, root: Path | None) -> StoredSplits:
     """Image files, in class folders or loose (then unlabelled), in folders of splits or undivided."""
     if root is None or not root.is_dir():
-        raise ValueError(f"root={root} is not a folder; data=folder needs the one that holds the images")
+        raise ValueError(f"data.root={root} is not a folder; data=folder needs data.root=, the folder of the images")
     splits = _divided(root)
     # the classes of all splits together, so that one absent from a split does not shift the numbers of the others
     folders = [item for top in splits.values() for item in _subfolders(top, root).items()]

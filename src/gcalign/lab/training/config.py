@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -263,9 +263,13 @@ def _method_options(name: str) -> dict[str, Any]:
     return {"name": name, **defaults, **{k: None for k in COMMON if k not in defaults}}
 
 
-def _unknown(key: str, text: str, known: Iterable[str]) -> str:
+def _unknown(key: str, text: str, known: Sequence[str]) -> str:
     if key in ("method.name", "data.name"):
         return f"{key}={text} must be written {key.removesuffix('.name')}={text}, which brings its other keys"
+    group, _, option = key.rpartition(".")
+    if group == "method":
+        own = [name.removeprefix("method.") for name in known if name.startswith("method.")]
+        return f"{key}={text}: the method has no option {option!r}; {did_you_mean(option, own)}; or choose another"
     near = did_you_mean(key, [*known, *GROUPS])
     return f"unknown key {key!r} in {f'{key}={text}'!r}; {near}: see `gcalign train --help`"
 

@@ -50,7 +50,8 @@ def words(overrides: Sequence[str], known: Sequence[str], required: Sequence[str
         found[key] = value
     for key in required:
         if key not in found:
-            raise ValueError(f"{key}= is missing; say which, e.g. {key}=runs/… (see `gcalign list`)")
+            example = f", e.g. {key}=runs/… (see `gcalign list`)" if key == "run" else f": {key}=…"
+            raise ValueError(f"{key}= is missing; add it{example}")
     return found
 
 
