@@ -21,10 +21,11 @@ PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a module may import modules on earlier lines (and, in a folder, its own)
 STOREYS = [
     ("errors", "transport.validation", "transport.statistics"),
-    ("kernels", "geometry", "batch", "transport", "transport.support", "transport.codes"),
-    ("metrics", "constraints", "transport.operators", "transport.acceleration", "transport.conjugate"),
-    ("sets", "transport.distributed", "transport.warm", "transport.problem", "transport.solved", "plan"),
-    ("divergences", "queue", "transport.sinkhorn", "transport.dykstra"),
+    ("kernels", "geometry", "batch", "transport", "transport.support"),
+    ("transport.distributed",),
+    ("metrics", "constraints", "transport.operators", "transport.acceleration"),
+    ("sets", "transport.warm", "transport.problem", "transport.solved", "plan"),
+    ("divergences", "queue", "transport.sinkhorn"),
     ("multi", "transport.implicit"),
     ("transport.gradients",),
     ("transport.dense", "transport.packing"),

@@ -34,9 +34,8 @@ from gcalign.objective import Objective, refuse_loss, refuse_unread
 from gcalign.plan import Plan
 from gcalign.targets import Identity, Labels, Target, Weighted, as_target
 from gcalign.transport import operator
-from gcalign.transport.distributed import exchange_headers, gathered, group_name, joined, shard, warn_alone
+from gcalign.transport.distributed import Shard, exchange_headers, gathered, group_name, joined, shard, warn_alone
 from gcalign.transport.gradients import Choice, Reads
-from gcalign.transport.operators.sharded import Shard
 from gcalign.transport.operators.sources import Given, Inner, Mask, Source, without_itself
 from gcalign.transport.problem import Options, Problem, as_constraints
 from gcalign.transport.support import Full, Groups
@@ -155,7 +154,7 @@ class Alignment(Objective):
     # --- the loss: problem → plan → divergence ----------------------------------------------------------------
 
     def _loss(self, z1: Tensor, z2: Tensor | None, inputs: Inputs) -> Tensor:
-        if not self.gather and dist.is_available() and dist.is_initialized():
+        if not self.gather:
             warn_alone()
         with operator.without_autocast(z1.device):
             problem = self._problem(z1, z2, inputs, self.gather)  # K_θ, B, P_tgt of this batch

@@ -14,9 +14,8 @@ from gcalign.errors import positive
 from gcalign.kernels import normalize
 from gcalign.queue import SHARE, Queue
 from gcalign.targets import Target
-from gcalign.transport.codes import shared_codes
 from gcalign.transport.operators.sources import Mask
-from gcalign.transport.support import Full, Groups, Pairs, Support
+from gcalign.transport.support import Full, Groups, Pairs, Support, shared_codes
 from gcalign.transport.validation import check_rows, values_readable
 
 

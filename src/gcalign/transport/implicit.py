@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gcalign.constraints import Marginal
-from gcalign.transport.conjugate import conjugate_gradients
 from gcalign.transport.operators.blocked import Block, Blocked
 from gcalign.transport.problem import Problem
 from gcalign.transport.sinkhorn import Scalings
@@ -149,7 +148,7 @@ def _implicit(
     # (c·u, v/c) is the same balanced plan: S is a null vector, and the right-hand side is orthogonal to it
     null = sums if bool((tau_1 == 1).all() & (tau_2 == 1).all()) else None
     right = -tau_2 * (b - by_rows.rmatvec(tau_1 * a))
-    solution = conjugate_gradients(schur, right, weights, null)
+    solution = _conjugate_gradients(schur, right, weights, null)
     if solution is None:
         return None
     eta = solution
@@ -157,6 +156,41 @@ def _implicit(
     delta, eps_rows = _step_adjoint(rows, log_kv, eps, a)
     b = b + by_rows.rmatvec(delta)
     return delta, eta, eps_rows + _step_adjoint(columns, log_ktu, eps, b)[1]
+
+
+def _conjugate_gradients(
+    apply: Callable[[Tensor], Tensor], rhs: Tensor, weights: Tensor, null: Tensor | None
+) -> Tensor | None:
+    """apply⁻¹ rhs for an operator that is symmetric and positive in the weighted inner product, except for `null`.
+
+    Returns None if it does not converge, or if an eigenvalue is below 1e-3: the scalings of a plan that converged to
+    1e-6 are not exact enough then.
+    """
+
+    def project(v: Tensor) -> Tensor:
+        return v if null is None else v - null * (v.sum() / null.sum())  # weights · null is constant
+
+    def inner(x: Tensor, y: Tensor) -> Tensor:
+        return (weights * x * y).sum()
+
+    largest = rhs.abs().max()
+    unit = torch.where(largest > 0, largest, 1)  # squares of a tiny right-hand side would underflow
+    residual = project(rhs / unit)
+    x, direction, size = torch.zeros_like(rhs), residual, inner(residual, residual)
+    enough = size * torch.finfo(rhs.dtype).eps ** 1.6
+    for _ in range(2 * len(rhs) + 20):
+        if bool(size <= enough):
+            return x * unit
+        image = project(apply(direction))
+        curvature = inner(direction, image)
+        if not bool(curvature > 1e-3 * inner(direction, direction)):
+            return None
+        step = size / curvature
+        x = x + step * direction
+        residual = residual - step * image
+        size, before = inner(residual, residual), size
+        direction = residual + size / before * direction
+    return x * unit if bool(size <= 1e3 * enough) else None
 
 
 def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: Tensor, parts: Parts) -> Tensor:

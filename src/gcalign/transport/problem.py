@@ -14,7 +14,7 @@ from gcalign.batch import Sides
 from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass, missing_mass, total_mass
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
-from gcalign.transport.operators.sharded import Shard
+from gcalign.transport.distributed import Shard
 from gcalign.transport.operators.sources import Source
 from gcalign.transport.support import Pairs, Support
 from gcalign.transport.validation import true_if_eager, values_readable

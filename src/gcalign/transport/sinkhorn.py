@@ -17,8 +17,7 @@ from torch import Tensor
 
 from gcalign.constraints import Marginal
 from gcalign.transport.acceleration import Mixing
-from gcalign.transport.operators.blocked import Blocked
-from gcalign.transport.operators.reference import Reference
+from gcalign.transport.operators.blocked import Blocked, Reference
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.support import Pairs, Support
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gcalign.transport.operators.sharded import Shard
+from gcalign.transport.distributed import Shard
 from gcalign.transport.operators.sources import Source
 
 RowStep = Callable[[Tensor, slice], Tensor]  # (log(K v) of some rows, which) -> log u of those rows
@@ -339,3 +339,29 @@ class Stored(Blocked):
 
     def _room(self) -> Tensor:
         return self.like.new_empty(self.last - self.first, self.shape[1])
+
+
+class Reference:
+    """The oracle: log K whole, every product a log-sum-exp, which autograd can follow."""
+
+    def __init__(self, source: Source) -> None:
+        self.shape = source.shape
+        self.log_k = source.rows(0, source.shape[0])
+
+    def log_matvec(self, b: Tensor) -> Tensor:  # [m] -> [n]
+        """log(K eᵇ)."""
+        return torch.logsumexp(self.log_k + b, 1)
+
+    def log_rmatvec(self, a: Tensor) -> Tensor:  # [n] -> [m]
+        """log(Kᵀ eᵃ)."""
+        return torch.logsumexp(self.log_k + a[:, None], 0)
+
+    def sweep(self, b: Tensor, step: RowStep) -> tuple[Tensor, Tensor, Tensor]:
+        """log(K eᵇ), the a that `step` makes of it, and log(Kᵀ eᵃ)."""
+        log_kv = self.log_matvec(b)
+        a = step(log_kv, slice(None))
+        return log_kv, a, self.log_rmatvec(a)
+
+    def shift(self) -> float:
+        """Nothing is taken off logarithms."""
+        return 0.0
