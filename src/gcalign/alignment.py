@@ -35,9 +35,10 @@ from gcalign.plan import Plan
 from gcalign.targets import Identity, Labels, Target, Weighted, as_target
 from gcalign.transport import operator
 from gcalign.transport.distributed import Shard, exchange_headers, gathered, group_name, joined, shard, warn_alone
-from gcalign.transport.gradients import Choice, Reads
+from gcalign.transport.gradients import Choice
 from gcalign.transport.operators.sources import Given, Inner, Mask, Source, without_itself
 from gcalign.transport.problem import Options, Problem, as_constraints
+from gcalign.transport.statistics import Reads
 from gcalign.transport.support import Full, Groups
 from gcalign.transport.validation import values_readable
 from gcalign.transport.warm import Memory

@@ -15,8 +15,8 @@ from gcalign.transport.operators.sources import Source
 from gcalign.transport.support import Full, Pairs, Support
 
 if TYPE_CHECKING:
-    from gcalign.transport.gradients import Vectors
     from gcalign.transport.problem import Problem
+    from gcalign.transport.statistics import Vectors
 
 _ENTRIES = 1 << 22  # entries of the rows that diagnostics compute at once
 

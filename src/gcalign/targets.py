@@ -16,11 +16,11 @@ from gcalign.constraints import Columns, Rows
 from gcalign.errors import CallRepr, positive
 from gcalign.geometry import Entropic
 from gcalign.kernels import Cosine
-from gcalign.transport.gradients import Reads
 from gcalign.transport.operator import solve
 from gcalign.transport.operators.sources import Inner
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.solved import Solved
+from gcalign.transport.statistics import Reads
 from gcalign.transport.support import Full, Groups, Pairs, Support, join, shared_codes
 from gcalign.transport.validation import check_no_self_pairs, check_weights, true_if_eager
 

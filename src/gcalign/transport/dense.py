@@ -15,10 +15,11 @@ from torch import Tensor
 from gcalign.constraints import Columns, Constraint, Rows
 from gcalign.geometry import Entropic
 from gcalign.plan import Plan
-from gcalign.transport.gradients import Reads, Vectors, statistics_of
+from gcalign.transport.gradients import statistics_of
 from gcalign.transport.operators.blocked import Reference
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.sinkhorn import LogStep, Stop, iterate
+from gcalign.transport.statistics import Reads, Vectors
 from gcalign.transport.support import Pairs
 from gcalign.transport.validation import values_readable
 

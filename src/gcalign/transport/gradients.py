@@ -13,6 +13,7 @@ loss.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
@@ -23,11 +24,13 @@ from gcalign.transport.operators.blocked import Blocked
 from gcalign.transport.operators.sources import Inner, add_offset
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.sinkhorn import Scalings, exponents
-from gcalign.transport.statistics import Statistic
+from gcalign.transport.statistics import Adjoints, Reads, Statistic, Vectors
 from gcalign.transport.support import Pairs, Support
 
 MANY = 20  # recorded iterations from which their reversal may end early
 LARGE = 1 << 20  # entries of a kernel from which a step on the CPU takes longer than a look at its result
+Factors = tuple[Tensor, Tensor]  # of rows and of columns: vectors, or matrices with a vector in each column
+Rows = Callable[[int, int], Tensor]  # (first row, last row) -> these rows of a matrix [n, m]
 
 # --- which gradient -------------------------------------------------------------------------------------------
 
@@ -71,56 +74,16 @@ def choose(options: Options, *, constrained: int, converged: bool, dual: bool, f
 # --- what a divergence reads ----------------------------------------------------------------------------------
 
 
-class Reads(NamedTuple):
-    """What a divergence reads of a plan."""
-
-    statistics: tuple[Statistic, ...] = ()  # of rows
-    powers: tuple[float, ...] = ()  # q of Σ_j T_ij P_ij^q
-    entries: bool = False  # log P on the target, if that is a matrix
-    columns: bool = False  # log Pᵀ1 also if the columns have no constraint
-    dual: bool = False  # it is a Fenchel–Young loss
-    plan: bool = False  # the plan itself is wanted, and no loss
-
-
-class PowerSum:
+def _power_sum(log_p: Tensor, t: Tensor, *, q: float) -> Tensor:  # [b, m], [b, m] -> [b]
     """log Σ_j T_ij P_ij^q of each row."""
-
-    def __init__(self, q: float) -> None:
-        self.q = q
-
-    def __call__(self, log_p: Tensor, t: Tensor) -> Tensor:  # [b, m], [b, m] -> [b]
-        return torch.logsumexp(torch.where(t > 0, self.q * log_p + t.log(), -torch.inf), 1)
+    return torch.logsumexp(torch.where(t > 0, q * log_p + t.log(), -torch.inf), 1)
 
 
 def statistics_of(reads: Reads, target: Support) -> tuple[Statistic, ...]:
     """Row statistics and, if T is not a list of pairs, log Σ_j T_ij P_ij^q for the powers."""
     if isinstance(target, Pairs) or not reads.powers:
         return reads.statistics
-    return (*reads.statistics, *(PowerSum(q) for q in reads.powers))
-
-
-class Vectors(NamedTuple):
-    """What a divergence reads of a solved plan."""
-
-    on_target: Tensor  # log P on the target's pairs [k], Σ_j T_ij log P_ij [n], or log P [n, m]
-    log_rows: Tensor  # [n]  log P1
-    log_columns: Tensor  # [m]  log Pᵀ1; empty if nothing needs it
-    terms: Tensor  # [n, k]  row statistics
-    a: Tensor  # [n]  log u
-    b: Tensor  # [m]  log v
-    eps: Tensor  # []
-
-
-class Adjoints(NamedTuple):
-    """∂L/∂ of each of the `Vectors`; None if the loss does not depend on it."""
-
-    on_target: Tensor | None
-    log_rows: Tensor | None
-    log_columns: Tensor | None
-    terms: Tensor | None
-    a: Tensor | None
-    b: Tensor | None
-    eps: Tensor | None
+    return (*reads.statistics, *(partial(_power_sum, q=q) for q in reads.powers))
 
 
 def read(operator: Blocked, problem: Problem, reads: Reads, s: Scalings) -> Vectors:
@@ -164,9 +127,9 @@ def backward(
     target, on_target = problem.support, adjoint.on_target
     if on_target is not None and on_target.dim() == 2:
         on_target = on_target.masked_fill(target.dense() == 0, 0)
-    extra: Callable[[int, int], Tensor] | None = None
-    parts: Parts | None = None
-    factors, eps_grad = None, None
+    if adjoint.log_columns is not None and not len(adjoint.log_columns):
+        adjoint = adjoint._replace(log_columns=None)
+    extra, parts, factors, eps_grad = list[Rows](), None, None, None
     if mode == "envelope" and problem.constrained:
         if on_target is None:
             return None, [None] * len(wanted)
@@ -180,37 +143,30 @@ def backward(
             parts.add(s.a, scale.expand(len(s.a)), s.b, None)
             eps_grad = _price_slope(problem, s, weight, scale) if eps_wanted else None
     else:
-        a, b, statistics = None, None, statistics_of(reads, target)
-        rho, sigma, terms = adjoint.log_rows, adjoint.log_columns, adjoint.terms
-        sigma = None if sigma is None or not len(sigma) else sigma
+        statistics, terms = statistics_of(reads, target), adjoint.terms
         if statistics and terms is not None:
 
-            def extra(start: int, stop: int) -> Tensor:
+            def of_statistics(start: int, stop: int) -> Tensor:
                 """∂/∂log P of the row statistics in these rows, by autograd on the block."""
                 log_p = (operator.source.rows(start, stop) + s.a[start:stop, None] + s.b).detach().requires_grad_()
                 with torch.enable_grad():
                     total = torch.stack([f(log_p, target.rows(start, stop)) for f in statistics], 1)
                 return torch.autograd.grad(total, log_p, terms[start:stop])[0]
 
-        if problem.constrained:
-            a, b = _direct(operator, target, on_target, rho, sigma, extra, adjoint.a, adjoint.b)
+            extra.append(of_statistics)
+        scalings = _direct(operator, target, on_target, adjoint, extra) if problem.constrained else (None, None)
+        through = adjoint._replace(a=scalings[0], b=scalings[1])
         if s.linear:
-            factors = _linear(operator, problem, s, rho, sigma, a, b)
+            factors = _linear(operator, problem, s, through)
         else:
-            parts, eps_grad = in_logarithms(operator, problem, s, mode, rho, sigma, a, b)
+            parts, eps_grad = in_logarithms(operator, problem, s, mode, through)
         if adjoint.eps is not None:
             eps_grad = adjoint.eps if eps_grad is None else eps_grad + adjoint.eps
-    more = extra
     if parts:
         factors = parts.factors(operator, s)
         if factors is None:
-
-            def more(start: int, stop: int) -> Tensor:
-                total = parts.block(start, stop, operator.source.rows(start, stop))
-                return total if extra is None else total + extra(start, stop)
-
-    left, right = (None, None) if factors is None else factors
-    return eps_grad, _pullback(operator, target, wanted, left, right, on_target, more)
+            extra.append(partial(parts.rows, operator))
+    return eps_grad, _pullback(operator, target, wanted, factors, on_target, extra)
 
 
 def _envelope_weights(problem: Problem, s: Scalings, on_target: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,53 +198,34 @@ def _price_slope(problem: Problem, s: Scalings, weight: Tensor, scale: Tensor) -
 
 
 def _direct(
-    operator: Blocked,
-    target: Support,
-    on: Tensor | None,
-    rho: Tensor | None,
-    sigma: Tensor | None,
-    extra: Callable[[int, int], Tensor] | None,
-    a: Tensor | None,
-    b: Tensor | None,
+    operator: Blocked, target: Support, on: Tensor | None, adjoint: Adjoints, extra: Sequence[Rows]
 ) -> tuple[Tensor, Tensor]:
     """Adjoints of a and b, but for what reaches them through log(K v) and log(Kᵀ u)."""
-    if on is None:
-        direct: tuple[Tensor | None, Tensor | None] = (None, None)
-    elif isinstance(target, Pairs):
-        direct = target.sum_rows(on), target.sum_columns(on)
-    elif on.dim() == 2:
-        direct = on.sum(1), on.sum(0)
-    else:
-        direct = on * target.mu, target.tdot(on)
-    through: tuple[Tensor | None, ...] = (None, None)
-    if extra is not None:
-        to_a, to_b = operator.like.new_zeros(operator.shape[0]), operator.like.new_zeros(operator.shape[1])
+    to_a, to_b = [adjoint.a, adjoint.log_rows], [adjoint.b, adjoint.log_columns]
+    if isinstance(target, Pairs) and on is not None:
+        to_a.append(target.sum_rows(on))
+        to_b.append(target.sum_columns(on))
+    elif on is not None:
+        matrix = on.dim() == 2
+        to_a.append(on.sum(1) if matrix else on * target.mu)
+        to_b.append(on.sum(0) if matrix else target.tdot(on))
+    for slopes in extra:
+        sums = operator.like.new_zeros(operator.shape[0]), operator.like.new_zeros(operator.shape[1])
         for start, stop in operator.spans:
-            slope = extra(start, stop)
-            to_a[start:stop] = slope.sum(1)
-            to_b += slope.sum(0)
-        through = operator.summed(to_a, to_b)
-    totals, sides = [], ((a, rho, direct[0], through[0]), (b, sigma, direct[1], through[1]))
-    for n, parts in zip(operator.shape, sides, strict=True):
-        total = None
-        for part in parts:
-            total = part if total is None else total if part is None else total + part
-        totals.append(operator.like.new_zeros(n) if total is None else total)
-    return totals[0], totals[1]
+            slope = slopes(start, stop)
+            sums[0][start:stop] = slope.sum(1)
+            sums[1].add_(slope.sum(0))
+        for total, part in zip((to_a, to_b), operator.summed(*sums), strict=True):
+            total.append(part)
+    (n, m), zeros = operator.shape, operator.like.new_zeros
+    a, b = [x for x in to_a if x is not None], [x for x in to_b if x is not None]
+    return reduce(torch.add, a or [zeros(n)]), reduce(torch.add, b or [zeros(m)])
 
 
 # --- iterations reversed, where K̂ serves every step -----------------------------------------------------------
 
 
-def _linear(
-    operator: Blocked,
-    problem: Problem,
-    s: Scalings,
-    rho: Tensor | None,
-    sigma: Tensor | None,
-    a: Tensor | None,
-    b: Tensor | None,
-) -> tuple[Tensor, Tensor] | None:
+def _linear(operator: Blocked, problem: Problem, s: Scalings, adjoint: Adjoints) -> Factors | None:
     """left [n, k] and right [m, k] with K̂ ∘ (left rightᵀ) = ∂L/∂log K off the target.
 
     A column step sends K̂ ∘ (z ⊗ −τ₂y) to the kernel and −τ₂ z ∘ K̂y to ū, where y = b̄/(K̂ᵀz). A row step sends
@@ -296,6 +233,7 @@ def _linear(
     are left out of y and δ, and multiplied in at the end.
     """
     rows, columns = problem.rows, problem.columns
+    rho, sigma, a, b = adjoint.log_rows, adjoint.log_columns, adjoint.a, adjoint.b
     sums, by_columns, by_rows = list[Factors](), list[Factors](), list[Factors]()
     if rho is not None:
         assert s.x is not None
@@ -315,7 +253,7 @@ def _linear(
         if columns is None:
             assert s.record[-1].sums is not None
             by_rows.append((a / s.record[-1].sums, s.record[-1].before))
-            return _stacked(sums, [], by_rows, (0.0, -tau_1))
+            return _stacked((by_rows, -tau_1), (sums, 1.0))
         # b̄/ν is relative to what reaches an entry of the plan from its row, as are these
         least, every = 0.0, _test_every(operator, len(s.record)) if rows is not None else 0
         if every and rows is not None:
@@ -338,26 +276,21 @@ def _linear(
             # the adjoint decays: once it is negligible, so are the terms of all earlier iterations
             if every and t % every == 0 and _largest(b, columns.mass) <= least:
                 break
-        return _stacked(sums, by_columns, by_rows, (-tau_2, tau_1 * tau_2))
-    return _stacked(sums, [], [], (0.0, 0.0))
+        return _stacked((by_columns, -tau_2), (by_rows, tau_1 * tau_2), (sums, 1.0))
+    return _stacked((sums, 1.0))
 
 
-Factors = tuple[Tensor, Tensor]  # [n], [m]
-
-
-def _stacked(
-    sums: list[Factors], by_columns: list[Factors], by_rows: list[Factors], factors: tuple[float, float]
-) -> tuple[Tensor, Tensor] | None:
-    """All terms as the columns of two matrices; those of column and row steps are multiplied by these factors."""
-    terms = [*by_columns, *by_rows, *sums]
+def _stacked(*groups: tuple[list[Factors], float]) -> Factors | None:
+    """All terms as the columns of two matrices, those of each group times a number."""
+    terms = [term for group, _ in groups for term in group]
     if not terms:
         return None
     left, right = (torch.stack(vectors) for vectors in zip(*terms, strict=True))
     start = 0
-    for steps, factor in zip((by_columns, by_rows), factors, strict=True):
-        if steps and factor != 1:
-            right[start : start + len(steps)] *= factor
-        start += len(steps)
+    for group, factor in groups:
+        if group and factor != 1:
+            right[start : start + len(group)] *= factor
+        start += len(group)
     return left.T, right.T
 
 
@@ -380,15 +313,11 @@ def _reversed_row_step(
     """δ = (outer + z ∘ K̂y)/(K̂x), and K̂ᵀδ times a factor unless that is None, in one pass."""
     one, parts, back = operator.spans == [(0, operator.shape[0])], list[Tensor](), None
     for first, last, k in operator.filled or operator.blocks():
+        u, sums, more = z, kx, outer
         if not one:  # views cost as much as a small product
-            mine = slice(first, last)
-            part = (
-                torch.mv(k, y).mul_(z[mine]) if outer is None else torch.addcmul(outer[mine], torch.mv(k, y), z[mine])
-            )
-            parts.append(part.div_(kx[mine]))
-        else:
-            part = torch.mv(k, y).mul_(z) if outer is None else torch.addcmul(outer, torch.mv(k, y), z)
-            parts.append(part.div_(kx))
+            u, sums, more = z[first:last], kx[first:last], None if outer is None else outer[first:last]
+        part = torch.mv(k, y).mul_(u) if more is None else torch.addcmul(more, torch.mv(k, y), u)
+        parts.append(part.div_(sums))
         if factor is not None:
             back = torch.addmv(y if back is None else back, k.T, parts[-1], beta=back is not None, alpha=factor)
     delta = parts[0] if one else operator.joined(parts)
@@ -404,21 +333,21 @@ def _pullback(
     operator: Blocked,
     target: Support,
     wanted: Sequence[bool],
-    left: Tensor | None,  # [n, k]
-    right: Tensor | None,  # [m, k]
+    factors: Factors | None,  # left [n, k], right [m, k]
     on_target: Tensor | None,  # [k] on pairs, [n] for Σ_j T_ij log K_ij, or [n, m]
-    extra: Callable[[int, int], Tensor] | None,
+    extra: Sequence[Rows],
 ) -> list[Tensor | None]:
     """The gradient in each tensor of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (on the target) + extra rows."""
     source, grads = operator.source, list[Tensor | None]()
     for tensor, want in zip(source.tensors, wanted, strict=True):
         grads.append(torch.zeros_like(tensor) if want else None)
     dense = on_target if on_target is not None and on_target.dim() == 2 else None
-    one = left is not None and left.shape[1] == 1 and dense is None and extra is None
-    if one and isinstance(source, Inner) and source.own is None and left is not None and right is not None:
-        _pull_rank_one(operator, source, left, right, grads)
-    elif left is not None or dense is not None or extra is not None:
-        _pull_blocks(operator, left, right, dense, extra, grads)
+    more = extra if dense is None else [lambda start, stop: dense[start:stop], *extra]
+    products = isinstance(source, Inner) and source.own is None and not more
+    if products and factors is not None and factors[0].shape[1] == 1:
+        _pull_rank_one(operator, *factors, grads)
+    elif factors is not None or more:
+        _pull_blocks(operator, factors, more, grads)
     if operator.shard is not None:
         whole = iter(operator.summed(*(grad for grad in grads if grad is not None)))
         grads = [None if grad is None else next(whole) for grad in grads]
@@ -429,9 +358,10 @@ def _pullback(
     return grads
 
 
-def _pull_rank_one(operator: Blocked, source: Inner, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
+def _pull_rank_one(operator: Blocked, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
     """W = diag(left) K̂ diag(right) is never made: its products with the factors are products with K̂."""
-    phi, psi, r, c = grads
+    source, (phi, psi, r, c) = operator.source, grads
+    assert isinstance(source, Inner)
     ahead = right * source.psi if phi is not None else None
     for start, stop, k in operator.blocks():
         mine = left[start:stop]
@@ -448,24 +378,14 @@ def _pull_rank_one(operator: Blocked, source: Inner, left: Tensor, right: Tensor
         psi *= right
 
 
-def _pull_blocks(
-    operator: Blocked,
-    left: Tensor | None,
-    right: Tensor | None,
-    dense: Tensor | None,
-    extra: Callable[[int, int], Tensor] | None,
-    grads: list[Tensor | None],
-) -> None:
+def _pull_blocks(operator: Blocked, factors: Factors | None, extra: Sequence[Rows], grads: list[Tensor | None]) -> None:
     weights = operator.like.new_empty(operator.block, operator.shape[1])
-    stored = [(*span, None) for span in operator.spans] if left is None else operator.blocks()
-    for start, stop, k in stored:
+    for start, stop, k in operator.blocks() if factors else ((*span, None) for span in operator.spans):
         w = weights[: stop - start]
-        if k is None or left is None or right is None:
+        if factors is None or k is None:
             w.zero_()
         else:
-            torch.mm(left[start:stop], right.T, out=w).mul_(k)
-        if dense is not None:
-            w += dense[start:stop]
-        if extra is not None:
-            w += extra(start, stop)
+            torch.mm(factors[0][start:stop], factors[1].T, out=w).mul_(k)
+        for rows in extra:
+            w += rows(start, stop)
         operator.source.pull(start, stop, w, grads)

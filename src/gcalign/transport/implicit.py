@@ -17,25 +17,19 @@ from gcalign.constraints import Marginal
 from gcalign.transport.operators.blocked import Block, Blocked
 from gcalign.transport.problem import Problem
 from gcalign.transport.sinkhorn import Scalings
+from gcalign.transport.statistics import Adjoints
 
 REVERSED = 8  # iterations between two tests of whether the adjoint is negligible
 
 
 def in_logarithms(
-    operator: Blocked,
-    problem: Problem,
-    s: Scalings,
-    mode: str,
-    rho: Tensor | None,
-    sigma: Tensor | None,
-    a: Tensor | None,
-    b: Tensor | None,
+    operator: Blocked, problem: Problem, s: Scalings, mode: str, adjoint: Adjoints
 ) -> tuple[Parts, Tensor | None]:
     """The terms of ∂L/∂log K other than the target's, and ∂L/∂ε through the steps.
 
-    rho and sigma are the adjoints of the logarithms of row and column sums, a and b those of the scalings. If a and b
-    are None, the scalings are constants.
+    If the adjoints of a and b are None, the scalings are constants.
     """
+    rho, sigma, a, b = adjoint.log_rows, adjoint.log_columns, adjoint.a, adjoint.b
     parts, eps_grad = Parts(), None
     log_kv, log_ktu = s.log_rows - s.a, None
     if s.log_columns is not None:
@@ -92,8 +86,9 @@ class Parts:
         largest = len(self._parts) * left.abs().max() * right.abs().max()  # of left rightᵀ, before it meets K̂
         return (left, right) if bool(torch.isfinite(largest)) else None
 
-    def block(self, start: int, stop: int, log_k: Tensor) -> Tensor:
+    def rows(self, operator: Blocked, start: int, stop: int) -> Tensor:
         """The sum in rows start:stop, term by term."""
+        log_k = operator.source.rows(start, stop)
         total = torch.zeros_like(log_k)
         for alpha, x, beta, y in self._parts:
             total += (log_k + alpha[start:stop, None] + beta).exp() * x[start:stop, None] * y

@@ -19,13 +19,13 @@ from gcalign.geometry import Entropic
 from gcalign.plan import Plan
 from gcalign.transport.dense import by_autograd, by_dykstra
 from gcalign.transport.distributed import Shard
-from gcalign.transport.gradients import Adjoints, Choice, Reads, Vectors, backward, choose, read, statistics_of
+from gcalign.transport.gradients import Choice, backward, choose, read, statistics_of
 from gcalign.transport.operators.blocked import Blocked, Frame, Stored
 from gcalign.transport.operators.streamed import Cached, Streamed, block_rows
 from gcalign.transport.packing import PENALTIES, SUPPORTS, Packed, pack, unpack
 from gcalign.transport.problem import MODES, Options, Problem
 from gcalign.transport.sinkhorn import Scalings, Sweep, exponents, scalings
-from gcalign.transport.statistics import STATISTICS
+from gcalign.transport.statistics import STATISTICS, Adjoints, Reads, Vectors
 from gcalign.transport.support import Full, Pairs
 from gcalign.transport.validation import check_no_self_pairs, check_weights
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from gcalign.constraints import Hard, Marginal, Relaxed, TotalVariation
-from gcalign.transport.gradients import Reads
 from gcalign.transport.operators.sources import Given, Inner, Mask
 from gcalign.transport.problem import Options
+from gcalign.transport.statistics import Reads
 from gcalign.transport.support import Full, Groups, Pairs
 
 SUPPORTS = (Pairs, Groups, Full)
