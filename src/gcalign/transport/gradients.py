@@ -42,13 +42,10 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(options: Options, *, constrained: int, converged: bool, dual: bool, feasible: bool) -> Choice:
-    """The cheapest exact mode for row and column marginals, or the requested one if it is exact.
-
-    `constrained` is the number of constrained sides. `dual` is whether the divergence is a Fenchel–Young loss, whose
-    gradient is P − T.
-    """
-    requested, enveloped = options.gradient, dual and feasible
+def choose(problem: Problem, options: Options, reads: Reads, converged: bool) -> Choice:
+    """The cheapest exact mode for row and column marginals, or the requested one if it is exact."""
+    requested, dual, constrained = options.gradient, reads.dual, problem.constrained
+    enveloped = dual and problem.feasible  # the gradient is P − T
     if requested == "unrolled":
         return Choice("unrolled", "requested: autograd through every iteration")
     if not constrained:

@@ -24,7 +24,7 @@ from gcalign.transport.operators.blocked import Blocked, Frame, Stored
 from gcalign.transport.operators.streamed import Cached, Streamed, block_rows
 from gcalign.transport.packing import PENALTIES, SUPPORTS, Packed, pack, unpack
 from gcalign.transport.problem import MODES, Options, Problem
-from gcalign.transport.sinkhorn import Scalings, Sweep, exponents, scalings
+from gcalign.transport.sinkhorn import Scalings, Sweep, scalings
 from gcalign.transport.statistics import STATISTICS, Adjoints, Reads, Vectors
 from gcalign.transport.support import Full, Pairs
 from gcalign.transport.validation import check_no_self_pairs, check_weights
@@ -76,13 +76,10 @@ def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
         return Choice("unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps")
     if reason := _autograd_reason(problem, options, reads, torch.compiler.is_compiling()):
         return Choice("unrolled", reason)
-    about: dict[str, Any] = {
-        "constrained": problem.constrained, "dual": reads.dual, "feasible": problem.feasible,
-    }  # fmt: skip
     if options.gradient == "envelope":  # refused without solving where it would be wrong
-        choose(options, converged=True, **about)
+        choose(problem, options, reads, converged=True)
     vectors, solved = _forward(_call(problem, options, reads)._replace(wanted=True))
-    choice, parts = choose(options, converged=solved.scalings.converged, **about), []
+    choice, parts = choose(problem, options, reads, solved.scalings.converged), []
     if choice.mode == "implicit" and solved.scalings.linear:
         one = problem.constrained == 1
         parts.append("in one step" if one else "by reversing its stored iterations, which is exact as well")
@@ -178,21 +175,8 @@ def _forward(call: Call) -> tuple[Vectors, Solved]:
     options, reads = call.options, call.reads
     with torch.no_grad():
         problem, operator = _with_number(call), _kernel_operator(call)
-        tau = exponents(problem, problem.eps_value)
-        contracts = tau[0] is not None and tau[1] is not None and tau[0] * tau[1] < 0.99
-        # only if the result does not depend on the iteration path: a plan does not, nor do scalings of a relaxed one
-        by_plan = reads.dual and (problem.feasible or not call.wanted) and options.gradient in ("auto", "envelope")
-        by_plan = by_plan or (reads.plan and not call.wanted)
-        fixed_point = by_plan or (contracts and options.gradient in ("auto", "implicit"))
-        linear = not call.eps_wanted or tau == (1.0, 1.0)
-        s = scalings(operator, problem, options, tau, recorded=call.wanted, fixed_point=fixed_point, linear=linear)
-        mode = choose(
-            options,
-            constrained=problem.constrained,
-            converged=s.converged,
-            dual=reads.dual,
-            feasible=problem.feasible,
-        ).mode
+        s = scalings(operator, problem, options, reads, recorded=call.wanted, eps_wanted=call.eps_wanted)
+        mode = choose(problem, options, reads, s.converged).mode
         vectors = read(operator, problem, reads, s)
         frame, kept = operator.saved() if call.wanted else (None, None)
     return vectors, Solved(s, mode, frame, kept)

@@ -19,6 +19,7 @@ from gcalign.constraints import Marginal
 from gcalign.transport.acceleration import Mixing
 from gcalign.transport.operators.blocked import Blocked, Reference
 from gcalign.transport.problem import Options, Problem
+from gcalign.transport.statistics import Reads
 from gcalign.transport.support import Pairs, Support
 
 FIRST_CHECK = 5  # iterations before the first test for convergence of linear steps, which waits for the device
@@ -95,23 +96,19 @@ def iterate(
 
 
 def scalings(
-    operator: Blocked,
-    problem: Problem,
-    options: Options,
-    tau: Exponents,
-    *,
-    recorded: bool,
-    fixed_point: bool,
-    linear: bool,
+    operator: Blocked, problem: Problem, options: Options, reads: Reads, *, recorded: bool, eps_wanted: bool
 ) -> Scalings:
-    """The scalings of a problem.
-
-    `recorded` stores the iterations. `fixed_point` says that the result does not depend on the iterations that lead to
-    it. Without `linear`, steps are done in log space.
-    """
-    linear = linear and operator.tame and None not in tau and problem.start is None
+    """The scalings of a problem. `recorded`: a gradient is wanted, so the iterations are stored; `eps_wanted`: so is
+    that of ε, which linear steps have only if they do not depend on it."""
+    tau, both, wasted = exponents(problem, problem.eps_value), problem.constrained == 2, 0
+    record = list[Sweep]() if recorded else None
+    # only if the result does not depend on the iteration path: a plan does not, nor do scalings of a relaxed one
+    by_plan = reads.dual and (problem.feasible or not recorded) and options.gradient in ("auto", "envelope")
+    by_plan = by_plan or (reads.plan and not recorded)
+    contracts = tau[0] is not None and tau[1] is not None and tau[0] * tau[1] < 0.99
+    fixed_point = by_plan or (contracts and options.gradient in ("auto", "implicit"))
+    linear = (not eps_wanted or tau == (1.0, 1.0)) and operator.tame and None not in tau and problem.start is None
     linear = linear and _moderate(problem, tau)
-    both, wasted, record = problem.constrained == 2, 0, list[Sweep]() if recorded else None
     if both and fixed_point and options.accelerated:
         log_step = LogStep(operator, problem)
         stop = Stop(log_step, problem.support, options, tau, patience=1)
