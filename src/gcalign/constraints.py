@@ -298,11 +298,13 @@ class TotalMass(Constraint):
             positive("mass", self.mass, "None follows the target")
 
     def target_mass(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Tensor:  # []
-        """M of a plan of this shape."""
-        return total_mass(self.mass, target, shape[0], like)
+        """M: `mass` if it is set, else the sum of the target, else the number of rows."""
+        if self.mass is None and target is not None:
+            return target.mu.sum().to(like)
+        return like.new_tensor(float(shape[0]) if self.mass is None else self.mass)
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        mass = total_mass(self.mass, problem.target, z.shape[0], z)
+        mass = self.target_mass(problem.target, (z.shape[0], z.shape[1]), z)
         if isinstance(problem.geometry, Entropic):
             surplus = z.logsumexp((0, 1)) - mass.log()
         else:
@@ -315,13 +317,6 @@ def can_lose_mass(constraints: Iterable[Constraint]) -> bool:
     constraints = tuple(constraints)
     relaxed = any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in constraints)
     return relaxed and not any(isinstance(c, TotalMass) for c in constraints)
-
-
-def total_mass(mass: float | None, target: Support | None, rows: int, like: Tensor) -> Tensor:  # []
-    """The required sum of all entries: `mass` if it is set, else the sum of the target, else the number of rows."""
-    if mass is None and target is not None:
-        return target.mu.sum().to(like)
-    return like.new_tensor(float(rows) if mass is None else mass)
 
 
 def missing_mass(mass: Tensor, log_rows: Tensor, at_least: bool) -> Tensor:  # [], [n] -> []

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import check_embeddings
-from gcalign.constraints import Columns, Constraint, Marginal, Penalty, Rows, TotalMass, missing_mass, total_mass
+from gcalign.constraints import Columns, Constraint, Marginal, Penalty, Rows, TotalMass, missing_mass
 from gcalign.divergences import Divergence
 from gcalign.kernels import Kernel
 from gcalign.plan import Plan
@@ -77,7 +77,7 @@ def joint_plan(
     )
     if total is None:
         return plan
-    return plan.times(missing_mass(total_mass(total.mass, target, n, ones), plan.log_rows, total.at_least))
+    return plan.times(missing_mass(total.target_mass(target, (n, n), ones), plan.log_rows, total.at_least))
 
 
 class Tensors:

@@ -103,7 +103,7 @@ def read(operator: Blocked, problem: Problem, reads: Reads, s: Scalings) -> Vect
             torch.stack([f(log_k + s.a[i:j, None] + s.b, target.rows(i, j)) for f in statistics], 1)
             for i, j, log_k in operator.log_blocks()
         ]
-        terms = operator.by_rows(parts, len(statistics))
+        terms = operator.summed(operator.joined(parts, len(statistics)))[0]
     return Vectors(on_target, s.log_rows, log_columns, terms, s.a, s.b, problem.eps)
 
 

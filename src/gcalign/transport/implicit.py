@@ -235,29 +235,23 @@ class Scaled:
     a: Tensor  # [n]
     b: Tensor  # [m]
 
-    def _parts(self) -> tuple[Tensor, Tensor, Iterable[Block]]:
-        """left, right and blocks of K̂ with diag(left) K̂ diag(right) = diag(eᵃ) K diag(eᵇ)."""
+    def _parts(self) -> tuple[Tensor, Tensor, Iterable[Block] | None]:
+        """left and right with diag(left) K̂ diag(right) = diag(eᵃ) K diag(eᵇ), and None; or ones, and its blocks."""
         if self.operator.exact:
             blocks = ((i, j, (log_k + self.a[i:j, None] + self.b).exp()) for i, j, log_k in self.operator.log_blocks())
             return torch.ones_like(self.a), torch.ones_like(self.b), blocks
         factors = self.operator.relative(self.a, self.b, self.a, self.b)
         if factors is None:  # a and b themselves are always in range, unless they are NaN
             factors = self.a * math.nan, self.b * math.nan
-        return *factors, self.operator.blocks()
+        return *factors, None
 
     def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
         left, right, blocks = self._parts()
-        y = torch.zeros_like(self.a)
-        for start, stop, k in blocks:
-            y[start:stop] = torch.mv(k, right * x)
-        return left * self.operator.summed(y)[0]
+        return left * self.operator.summed(self.operator.matvec(right * x, blocks))[0]
 
     def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
         left, right, blocks = self._parts()
-        w, z = torch.zeros_like(self.b), left * z
-        for start, stop, k in blocks:
-            w.addmv_(k.T, z[start:stop])
-        return right * self.operator.summed(w)[0]
+        return right * self.operator.rmatvec(left * z, blocks)
 
     def then(self, back: Scaled, x: Tensor, factor: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """y = self·x [n], and backᵀ·(factor ∘ (y + plus)) [m]; in one pass if one K̂ fits both."""

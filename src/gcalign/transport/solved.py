@@ -30,12 +30,8 @@ class Solved(Support):
         return self.source.shape
 
     @property
-    def _like(self) -> Tensor:
-        return self.log_u
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.source.phi, self.source.psi, self.log_u, self.log_v
+        return self.log_u, self.log_v, self.source.phi, self.source.psi
 
     def rows(self, start: int, stop: int) -> Tensor:
         plan = (self.source.rows(start, stop) + self.log_u[start:stop, None] + self.log_v).exp()

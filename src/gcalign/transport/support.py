@@ -57,22 +57,17 @@ class Support(ABC):
     @property
     def mu(self) -> Tensor:  # [n]
         """T·1."""
-        return self.dot(self._like.new_ones(self.shape[1]))
+        return self.dot(self.tensors[0].new_ones(self.shape[1]))
 
     @property
     def nu(self) -> Tensor:  # [m]
         """Tᵀ·1."""
-        return self.tdot(self._like.new_ones(self.shape[0]))
+        return self.tdot(self.tensors[0].new_ones(self.shape[0]))
 
     @property
     @abstractmethod
-    def _like(self) -> Tensor:
-        """A tensor of the dtype and device of T."""
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What T is made of."""
-        return (self._like,)
+        """What T is made of; the first has its dtype."""
 
     def dense(self) -> Tensor:  # [n, m]
         """T as a matrix."""
@@ -108,8 +103,8 @@ class Pairs(Support):
     unit: bool = False
 
     @property
-    def _like(self) -> Tensor:
-        return self.weight
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
 
     def span(self, start: int, stop: int) -> slice:
         """The pairs of these rows."""
@@ -210,10 +205,6 @@ class Groups(Support):
     ordinary: bool = False
 
     @property
-    def _like(self) -> Tensor:
-        return self.levels
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.levels, self.pairs.weight, self.left, self.right
 
@@ -286,8 +277,8 @@ class Full(Support):
         return self.weight.shape[0], self.weight.shape[1]
 
     @property
-    def _like(self) -> Tensor:
-        return self.weight
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
 
     @staticmethod
     def checked(matrix: Tensor, shape: tuple[int, int], like: Tensor) -> Full:

@@ -146,7 +146,7 @@ class Blocked(ABC):
     def log_matvec(self, b: Tensor) -> Tensor:  # [m] -> [n]
         """log(K eᵇ)."""
         if self.exact:
-            return self._log_row_sums(b)
+            return self.summed(self.joined([(log_k + b).logsumexp(1) for _, _, log_k in self.log_blocks()]))[0]
         if self.frame is not None:
             log_kv, _, _ = self._pass(self.frame, b, None)
             if self._in_range(b - self.frame.beta, log_kv + self.frame.alpha):
@@ -215,12 +215,6 @@ class Blocked(ABC):
         self.frame = Frame(alpha, b.clone())
         return log_kv
 
-    def _log_row_sums(self, b: Tensor) -> Tensor:
-        log_kv = self.like.new_zeros(self.shape[0])
-        for start, stop, log_k in self.log_blocks():
-            log_kv[start:stop] = (log_k + b).logsumexp(1)
-        return self.summed(log_kv)[0]
-
     def _log_column_sums(self, a: Tensor) -> Tensor:
         parts = [(log_k + a[start:stop, None]).logsumexp(0) for start, stop, log_k in self.log_blocks()]
         total = torch.stack([self.like.new_full((self.shape[1],), -torch.inf), *parts]).logsumexp(0)
@@ -228,14 +222,14 @@ class Blocked(ABC):
 
     # --- products with K̂ -------------------------------------------------------------------------------------
 
-    def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
-        """K̂ x in this rank's rows, 0 in all others."""
-        return self.joined([torch.mv(k, x) for _, _, k in self.blocks()])
+    def matvec(self, x: Tensor, blocks: Iterable[Block] | None = None) -> Tensor:  # [m] -> [n]
+        """K̂ x in this rank's rows, 0 in all others; or of another matrix, given by blocks."""
+        return self.joined([torch.mv(k, x) for _, _, k in blocks or self.blocks()])
 
-    def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
-        """K̂ᵀ z."""
+    def rmatvec(self, z: Tensor, blocks: Iterable[Block] | None = None) -> Tensor:  # [n] -> [m]
+        """K̂ᵀ z, or that of another matrix."""
         w = None
-        for start, stop, k in self.blocks():
+        for start, stop, k in blocks or self.blocks():
             part = z[start:stop]
             w = torch.mv(k.T, part) if w is None else w.addmv_(k.T, part)
         return self.over_ranks(w)
@@ -249,11 +243,11 @@ class Blocked(ABC):
             w = torch.mv(k.T, z) if w is None else w.addmv_(k.T, z)
         return self.joined(ys), self.over_ranks(w)
 
-    def joined(self, parts: list[Tensor]) -> Tensor:  # [n]
-        """A vector from a part for each block, 0 in the rows of other ranks."""
+    def joined(self, parts: list[Tensor], *width: int) -> Tensor:  # [n] or [n, width]
+        """A vector or matrix from a part for each block, 0 in the rows of other ranks."""
         if self.shard is None:
             return parts[0] if len(parts) == 1 else torch.cat(parts)
-        whole = self.like.new_zeros(self.shape[0])
+        whole = self.like.new_zeros(self.shape[0], *width)
         for (start, stop), part in zip(self.spans, parts, strict=True):
             whole[start:stop] = part
         return whole
@@ -286,15 +280,6 @@ class Blocked(ABC):
             if attempt == 0:
                 self._move(a, b)
         return None
-
-    def by_rows(self, parts: list[Tensor], width: int) -> Tensor:
-        """[n, width] from a part for each block."""
-        if self.shard is None:
-            return torch.cat(parts)
-        whole = self.like.new_zeros(self.shape[0], width)
-        for (start, stop), part in zip(self.spans, parts, strict=True):
-            whole[start:stop] = part
-        return self.summed(whole)[0]
 
     def summed(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Sums over all ranks of what each has from its own rows."""
