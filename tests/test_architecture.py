@@ -20,11 +20,11 @@ import gcalign
 PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a module may import modules on earlier lines (and, in a folder, its own)
 STOREYS = [
-    ("errors", "transport.validation", "transport.statistics"),
+    ("errors", "transport.statistics"),
     ("kernels", "geometry", "batch", "transport", "transport.support"),
     ("transport.distributed",),
-    ("metrics", "constraints", "transport.operators", "transport.acceleration"),
-    ("sets", "transport.warm", "transport.problem", "transport.solved", "plan"),
+    ("metrics", "constraints", "transport.operators"),
+    ("sets", "transport.warm", "transport.problem", "plan"),
     ("divergences", "queue", "transport.sinkhorn"),
     ("multi", "transport.implicit"),
     ("transport.gradients",),

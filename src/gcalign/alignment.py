@@ -39,8 +39,7 @@ from gcalign.transport.gradients import Choice
 from gcalign.transport.operators.sources import Given, Inner, Mask, Source, without_itself
 from gcalign.transport.problem import Options, Problem, as_constraints
 from gcalign.transport.statistics import Reads
-from gcalign.transport.support import Full, Groups
-from gcalign.transport.validation import values_readable
+from gcalign.transport.support import Full, Groups, values_readable
 from gcalign.transport.warm import Memory
 
 LAYOUTS = {"cross": Sides.in_cross, "joint": Sides.in_joint}
@@ -183,8 +182,7 @@ class Alignment(Objective):
     def _reads(self, problem: Problem) -> Reads:
         """What the divergence reads of a plan."""
         d = self.divergence
-        rows = None if problem.rows is None else problem.rows.penalty
-        columns = None if problem.columns is None else problem.columns.penalty
+        rows, columns = (None if side is None else side.penalty for side in (problem.rows, problem.columns))
         # a loss for each row may be weighted, and P − T is the gradient of their mean alone
         dual = self.reduction == "mean" and d.has_dual(rows, columns)
         return Reads(d.statistics, d.powers, d.reads_entries, d.needs_columns, dual)

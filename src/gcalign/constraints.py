@@ -13,8 +13,7 @@ from torch import Tensor
 
 from gcalign.errors import CallRepr, positive
 from gcalign.geometry import Entropic
-from gcalign.transport.support import Support
-from gcalign.transport.validation import true_if_eager
+from gcalign.transport.support import Support, true_if_eager
 
 if TYPE_CHECKING:
     from gcalign.transport.problem import Problem
@@ -298,13 +297,11 @@ class TotalMass(Constraint):
             positive("mass", self.mass, "None follows the target")
 
     def target_mass(self, target: Support | None, shape: tuple[int, int], like: Tensor) -> Tensor:  # []
-        """M: `mass` if it is set, else the sum of the target, else the number of rows."""
-        if self.mass is None and target is not None:
-            return target.mu.sum().to(like)
-        return like.new_tensor(float(shape[0]) if self.mass is None else self.mass)
+        """M of a plan of this shape."""
+        return total_mass(self.mass, target, shape[0], like)
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
-        mass = self.target_mass(problem.target, (z.shape[0], z.shape[1]), z)
+        mass = total_mass(self.mass, problem.target, z.shape[0], z)
         if isinstance(problem.geometry, Entropic):
             surplus = z.logsumexp((0, 1)) - mass.log()
         else:
@@ -317,6 +314,13 @@ def can_lose_mass(constraints: Iterable[Constraint]) -> bool:
     constraints = tuple(constraints)
     relaxed = any(isinstance(c, (Rows, Columns)) and not isinstance(c.h, Hard) for c in constraints)
     return relaxed and not any(isinstance(c, TotalMass) for c in constraints)
+
+
+def total_mass(mass: float | None, target: Support | None, rows: int, like: Tensor) -> Tensor:  # []
+    """The required sum of all entries: `mass` if it is set, else the sum of the target, else the number of rows."""
+    if mass is None and target is not None:
+        return target.mu.sum().to(like)
+    return like.new_tensor(float(rows) if mass is None else mass)
 
 
 def missing_mass(mass: Tensor, log_rows: Tensor, at_least: bool) -> Tensor:  # [], [n] -> []

@@ -15,8 +15,7 @@ from gcalign.kernels import normalize
 from gcalign.queue import SHARE, Queue
 from gcalign.targets import Target
 from gcalign.transport.operators.sources import Mask
-from gcalign.transport.support import Full, Groups, Pairs, Support, shared_codes
-from gcalign.transport.validation import check_rows, values_readable
+from gcalign.transport.support import Full, Groups, Pairs, Support, check_rows, shared_codes, spans, values_readable
 
 
 @dataclass(frozen=True)
@@ -212,10 +211,9 @@ def spread(
     mu, nu, (n, m) = target.mu, target.nu, target.shape
     if mask is not None:
         even = torch.zeros_like(nu)
-        step = max(1, (1 << 22) // m)
-        for start in range(0, n, step):
-            allowed = (~mask.forbidden(start, min(start + step, n))).to(mu)
-            even = even + (mu[start : start + step] / allowed.sum(1).clamp(min=1)) @ allowed
+        for start, stop in spans((n, m)):
+            allowed = (~mask.forbidden(start, stop)).to(mu)
+            even = even + (mu[start:stop] / allowed.sum(1).clamp(min=1)) @ allowed
     else:  # in the joint layout, a row gives nothing to itself
         own = torch.cat([mu, mu.new_zeros(m - n)]) if joint else 0
         even = (mu.sum() - own) / (m - int(joint)) + torch.zeros_like(nu)

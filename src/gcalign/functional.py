@@ -180,15 +180,12 @@ def _with_empty(
             "masses of 0 cannot go with a target or with other constraints than Rows, Columns and TotalMass; leave out "
             "their rows and columns of log_k"
         )
-    shape, kept, masses, sets = (log_k.shape[0], log_k.shape[1]), {}, {}, []
-    for kind, size in ((Rows, shape[0]), (Columns, shape[1])):
-        constraint = next((c for c in constraints if isinstance(c, kind)), None)
-        mass = log_k.new_full((size,), shape[0] / size)
-        if constraint is not None:
-            mass = constraint.target_mass(None, shape, log_k)
-            sets.append(replace(constraint, mass=mass[mass > 0]))
-        kept[kind], masses[kind] = (mass > 0).nonzero()[:, 0], mass
-    i, j = kept[Rows], kept[Columns]
+    shape = n, m = log_k.shape[0], log_k.shape[1]
+    rows, columns = (next((c for c in constraints if isinstance(c, kind)), None) for kind in (Rows, Columns))
+    mu = log_k.new_ones(n) if rows is None else rows.target_mass(None, shape, log_k)
+    nu = log_k.new_full((m,), n / m) if columns is None else columns.target_mass(None, shape, log_k)
+    i, j = (mu > 0).nonzero()[:, 0], (nu > 0).nonzero()[:, 0]
+    sets = [replace(c, mass=mass[k]) for c, mass, k in ((rows, mu, i), (columns, nu, j)) if c is not None]
     plan = solve(
         log_k[i][:, j], (*sets, *(c for c in constraints if isinstance(c, TotalMass))), geometry,
         iterations=options.iterations, tol=options.tol, gradient=options.gradient, accelerate=options.accelerate,
@@ -204,15 +201,15 @@ def _with_empty(
     return replace(
         plan,
         kernel=Given(log_k),
-        log_u=spread(plan.log_u, i, shape[0]),
-        log_v=spread(plan.log_v, j, shape[1]),
-        mu=masses[Rows],
-        nu=masses[Columns],
-        rows=None if plan.rows is None else Marginal(masses[Rows], plan.rows.penalty),
-        columns=None if plan.columns is None else Marginal(masses[Columns], plan.columns.penalty),
+        log_u=spread(plan.log_u, i, n),
+        log_v=spread(plan.log_v, j, m),
+        mu=mu,
+        nu=nu,
+        rows=None if plan.rows is None else Marginal(mu, plan.rows.penalty),
+        columns=None if plan.columns is None else Marginal(nu, plan.columns.penalty),
         target=Problem(Given(log_k), (), geometry, plan.eps).support,  # none
-        log_rows=spread(plan.log_rows, i, shape[0]),
-        log_columns=spread(plan.log_columns, j, shape[1]) if len(plan.log_columns) else plan.log_columns,
+        log_rows=spread(plan.log_rows, i, n),
+        log_columns=spread(plan.log_columns, j, m) if len(plan.log_columns) else plan.log_columns,
         log_plan=log_plan,
     )
 

@@ -12,13 +12,11 @@ from torch import Tensor
 
 from gcalign.constraints import Hard, Marginal
 from gcalign.transport.operators.sources import Source
-from gcalign.transport.support import Full, Pairs, Support
+from gcalign.transport.support import Full, Pairs, Support, spans
 
 if TYPE_CHECKING:
     from gcalign.transport.problem import Problem
     from gcalign.transport.statistics import Vectors
-
-_ENTRIES = 1 << 22  # entries of the rows that diagnostics compute at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,10 +101,7 @@ class Plan:
         if self.log_plan is not None:
             yield self.log_plan
             return
-        n, m = self.shape
-        step = max(1, _ENTRIES // m)
-        for start in range(0, n, step):
-            stop = min(start + step, n)
+        for start, stop in spans(self.shape):
             with torch.autocast(self.log_u.device.type, enabled=False):
                 block = self.kernel.rows(start, stop)
             yield block + self.log_u[start:stop, None] + self.log_v

@@ -20,8 +20,7 @@ from gcalign.transport.operators.blocked import Reference
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.sinkhorn import LogStep, Stop, iterate
 from gcalign.transport.statistics import Reads, Vectors
-from gcalign.transport.support import Pairs
-from gcalign.transport.validation import values_readable
+from gcalign.transport.support import Pairs, values_readable
 
 
 def by_dykstra(problem: Problem, options: Options, reads: Reads) -> Plan:

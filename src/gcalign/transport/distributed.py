@@ -38,17 +38,12 @@ class Shard:
         return self.rank * n // self.world, (self.rank + 1) * n // self.world
 
     def sum(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Each tensor summed over the ranks; vectors go together in one exchange."""
-        if any(part.dim() > 1 for part in parts):
-            whole = tuple(part.contiguous() for part in parts)
-            with explain_collective_errors():
-                for part in whole:
-                    dist.all_reduce(part, group=self.group)
-            return whole
-        joined = torch.cat(parts)
+        """Each tensor summed over the ranks, in one exchange."""
+        joined = torch.cat([part.flatten() for part in parts])
         with explain_collective_errors():
             dist.all_reduce(joined, group=self.group)
-        return joined.split([len(part) for part in parts])
+        sums = joined.split([part.numel() for part in parts])
+        return tuple(total.view_as(part) for total, part in zip(sums, parts, strict=True))
 
     def logsumexp(self, part: Tensor) -> Tensor:
         """log Σ e^part over the ranks, entry by entry."""

@@ -26,8 +26,7 @@ from gcalign.transport.packing import PENALTIES, SUPPORTS, Packed, pack, unpack
 from gcalign.transport.problem import MODES, Options, Problem
 from gcalign.transport.sinkhorn import Scalings, Sweep, scalings
 from gcalign.transport.statistics import STATISTICS, Adjoints, Reads, Vectors
-from gcalign.transport.support import Full, Pairs
-from gcalign.transport.validation import check_no_self_pairs, check_weights
+from gcalign.transport.support import Full, Pairs, check_no_self_pairs, check_weights
 
 
 def solve(problem: Problem, options: Options, reads: Reads) -> Plan:

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import Sides
-from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass, missing_mass
+from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass, missing_mass, total_mass
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.transport.distributed import Shard
 from gcalign.transport.operators.sources import Source
-from gcalign.transport.support import Pairs, Support
-from gcalign.transport.validation import true_if_eager, values_readable
+from gcalign.transport.support import Pairs, Support, true_if_eager, values_readable
 
 MODES = ("auto", "envelope", "implicit", "truncated", "unrolled")
 ACCELERATED_FROM = 20  # iterations from which accelerate="auto" accelerates
@@ -126,7 +125,7 @@ class Problem:
         for constraint in constraints:
             kinds.append(type(constraint))
             if isinstance(constraint, TotalMass):
-                total, at_least = constraint.target_mass(target, kernel.shape, eps), constraint.at_least
+                total, at_least = total_mass(constraint.mass, target, kernel.shape[0], eps), constraint.at_least
                 own_total = constraint.mass is not None
                 continue
             if not isinstance(constraint, (Rows, Columns)):

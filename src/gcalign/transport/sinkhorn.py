@@ -3,20 +3,19 @@
 There is one loop, `iterate`. A *step* does one iteration: `LinearStep` multiplies by the stored K̂ and divides, four
 torch operations or six if a side is relaxed; it is for kernels whose scalings cannot leave the range of the dtype.
 `LogStep` works in log space, for any kernel and any penalty, and can be differentiated by autograd. `Stop` decides when
-the iterations have converged, and a `Mixing` (see `acceleration`) may choose the next v.
+the iterations have converged, and a `Mixing` may choose the next v.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gcalign.constraints import Marginal
-from gcalign.transport.acceleration import Mixing
 from gcalign.transport.operators.blocked import Blocked, Reference
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.statistics import Reads
@@ -25,6 +24,8 @@ from gcalign.transport.support import Pairs, Support
 FIRST_CHECK = 5  # iterations before the first test for convergence of linear steps, which waits for the device
 MODERATE = 10.0  # |log mass| up to which scalings stay in range beside a tame kernel
 MAX_ACCELERATED = 300  # accelerated iterations; if they have not converged by then, plain ones start again
+MEMORY = 5  # points that are mixed
+_SLOW = 0.1  # if the error falls faster than this, points are not mixed
 Exponents = tuple[float | None, float | None]  # τ of both steps; 1 for a free side, None if a step has another form
 
 
@@ -55,28 +56,8 @@ class Scalings(NamedTuple):
     accurate: bool = True  # False if rounding ended the iterations far from `tol`
 
 
-class ScalingStep(Protocol):
-    """One iteration of rows and columns."""
-
-    start: Tensor  # [m]  the first v
-
-    def __call__(self, v: Tensor, /) -> Sweep: ...
-
-    def error(self, sweep: Sweep) -> Tensor:
-        """By how much the columns are off in sum."""
-
-    def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, the mass of the plan, and the largest change of log v."""
-
-    def on_pairs(self, sweep: Sweep) -> Tensor | None:
-        """The plan on the target's pairs [k]; None if the target is not a list of pairs."""
-
-    def rounding(self, sweep: Sweep) -> float:
-        """How far rounding leaves the columns, relative to the mass."""
-
-
 def iterate(
-    step: ScalingStep,
+    step: LinearStep | LogStep,
     stop: Callable[[int, Sweep, Sweep | None], bool],
     iterations: int,
     mix: Callable[[Sweep], Tensor] | None = None,
@@ -112,7 +93,7 @@ def scalings(
     if both and fixed_point and options.accelerated:
         log_step = LogStep(operator, problem)
         stop = Stop(log_step, problem.support, options, tau, patience=1)
-        mix = Accelerated(log_step, stop, problem.support, tau)
+        mix = accelerated(log_step, stop, tau)
         sweep, done, converged = iterate(log_step, stop, min(options.iterations, MAX_ACCELERATED), mix)
         if converged:
             return log_step.settled(sweep, done)._replace(accurate=stop.accurate)
@@ -164,7 +145,7 @@ class Stop:
 
     def __init__(
         self,
-        step: ScalingStep,
+        step: LinearStep | LogStep,
         target: Support | None,
         options: Options,
         tau: Exponents,
@@ -257,14 +238,17 @@ class LogStep:
         return self.rows.scaling(log_sums, self.eps, which)
 
     def error(self, sweep: Sweep) -> Tensor:
+        """By how much the columns are off in sum."""
         return self.change(sweep)[0]
 
     def change(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, the mass of the plan, and the largest change of log v."""
         assert sweep.back is not None
         sums, step = (sweep.before + sweep.back).exp(), sweep.after - sweep.before
         return (sums * torch.expm1(step).abs()).sum(), sums.sum(), step.abs().max()
 
     def on_pairs(self, sweep: Sweep) -> Tensor | None:
+        """The plan on the target's pairs [k]; None if the target is not a list of pairs."""
         target = self.problem.support
         if not isinstance(target, Pairs) or not len(target.weight) or isinstance(self.operator, Reference):
             return None
@@ -273,6 +257,7 @@ class LogStep:
         return (self.log_pairs + target.along_rows(sweep.scaling) + target.along_columns(sweep.before)).exp_()
 
     def rounding(self, sweep: Sweep) -> float:
+        """How far rounding leaves the columns, relative to the mass."""
         size = float(sweep.scaling.abs().max() + sweep.before.abs().max()) + self.operator.shift()
         return torch.finfo(sweep.scaling.dtype).eps * min(4 + size, 1e4)
 
@@ -290,21 +275,71 @@ class LogStep:
         return Scalings(a, b, a + sweep.sums, b + sweep.back, done, converged=True)
 
 
-class Accelerated:
+def accelerated(step: LogStep, stop: Stop, tau: Exponents) -> Callable[[Sweep], Tensor]:
     """The next b of a log step, by `Mixing` the last ones."""
+    rate = None if tau[0] is None or tau[1] is None else tau[0] * tau[1]
+    mixing, pairs = Mixing(balanced=rate == 1), step.problem.support
 
-    def __init__(self, step: LogStep, stop: Stop, target: Support, tau: Exponents) -> None:
-        self.rate = None if tau[0] is None or tau[1] is None else tau[0] * tau[1]
-        self.step, self.stop, self.target, self.mixing = step, stop, target, Mixing(balanced=self.rate == 1)
-
-    def __call__(self, sweep: Sweep) -> Tensor:
-        p, slope = self.step.on_pairs(sweep), None
-        if self.rate is not None and p is not None and isinstance(self.target, Pairs):
+    def mix(sweep: Sweep) -> Tensor:
+        p, slope = step.on_pairs(sweep), None
+        if rate is not None and p is not None and isinstance(pairs, Pairs):
             # Σ_i P_ij² / (μ_i ν_j) over the pairs: near 1 if a column has nearly all its mass in one entry
-            pairs, nu = self.target, self.target.nu
-            overlap = pairs.sum_columns(p.square() / pairs.along_rows(pairs.mu)) / torch.where(nu > 0, nu, 1)
-            slope = self.rate * overlap
-        return self.mixing(sweep.before, sweep.after, self.stop.error, slope)
+            overlap = pairs.sum_columns(p.square() / pairs.along_rows(pairs.mu))
+            slope = rate * (overlap / torch.where(pairs.nu > 0, pairs.nu, 1))
+        return mixing(sweep.before, sweep.after, stop.error, slope)
+
+    return mix
+
+
+class Mixing:
+    """The next b from b and G(b), to reach the same fixed point b = G(b) in fewer iterations.
+
+    Sinkhorn can be slow for two reasons. First, if a plan is near its target, a column has nearly all its mass in one
+    entry, and G moves b_j by only a small part of its error. The derivative of G in b_j is about Σ_i P_ij² / (r_i s_j)
+    there, so the step is divided by one minus that (Newton's method on the diagonal). Second, convergence can be slow
+    in a few directions. There the last few points are mixed so that their steps cancel (Anderson acceleration). If the
+    error grew, the stored points are dropped and the next b is G(b).
+    """
+
+    def __init__(self, *, balanced: bool) -> None:
+        self.balanced = balanced  # b is then determined up to a constant, which must not drift
+        self._points: list[Tensor] = []
+        self._steps: list[Tensor] = []
+        self._error = float("inf")
+        self._calls = 0
+        self._damped = False
+
+    def __call__(self, b: Tensor, g: Tensor, error: float, slope: Tensor | None) -> Tensor:
+        """The next b; `slope` is the diagonal of the derivative of G, if it is known."""
+        rate, self._error = error / self._error if self._error else float("inf"), error
+        self._calls += 1
+        if not rate <= 2:  # worse than before, or NaN
+            self._points.clear()
+            self._steps.clear()
+            return g
+        step = g - b
+        if slope is not None:
+            # two columns that compete for the same mass would both move and overshoot: half a step is enough
+            self._damped = self._damped or (rate > 0.7 and self._calls > 2)
+            whole = 1 - slope / 2 if self._damped else 1
+            longer = step * whole / (1 - slope).clamp(min=torch.finfo(b.dtype).eps ** 0.5)
+            step = torch.where(
+                step.abs() < 1, longer.clamp(-1, 1), step
+            )  # far from the solution the derivative is not reliable
+        if self.balanced:
+            step = step - step.mean()
+        self._points.append(b + step)
+        self._steps.append(step)
+        del self._points[:-MEMORY], self._steps[:-MEMORY]
+        if rate < _SLOW or self._calls <= 1 or len(self._steps) < 2:
+            return b + step
+        steps = torch.stack(self._steps).double()
+        gram = steps @ steps.T
+        gram = gram / gram.diagonal().mean().clamp(min=torch.finfo(gram.dtype).tiny)
+        gram.diagonal().add_(1e-10)
+        weights = torch.linalg.solve_ex(gram, torch.ones_like(gram[0]))[0]  # solve_ex does not wait for the device
+        mixed = (weights / weights.sum()).to(b.dtype) @ torch.stack(self._points)
+        return torch.where(torch.isfinite(mixed).all(), mixed, g)
 
 
 class LinearStep:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gcalign.transport.validation import check_weights
-
 
 class Support(ABC):
     """Base class of target plans: a non-negative matrix T [n, m] without an empty row (P_tgt in Eq. 8, eq:mainobj).
@@ -320,6 +318,12 @@ class Full(Support):
         return Full(self.weight.T)
 
 
+def spans(shape: tuple[int, int]) -> list[tuple[int, int]]:
+    """(first row, last row) of blocks of a matrix that are small enough to be made at once."""
+    step = max(1, (1 << 22) // shape[1])
+    return [(start, min(start + step, shape[0])) for start in range(0, shape[0], step)]
+
+
 def shared_codes(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:  # [n], [m] -> [n], [m]
     """Numbers below n + m that are equal if and only if the values are. Shapes do not depend on the values."""
     both = torch.cat([left, right])
@@ -340,3 +344,46 @@ def join(left: Tensor, right: Tensor, distinct: bool) -> tuple[Tensor, Tensor]:
         return i, j
     other = j != i
     return i[other], j[other]
+
+
+# --- what is wrong with a target: errors with the value, the rule and the remedy ------------------------------
+
+
+def values_readable() -> bool:
+    """Whether values of tensors can be read: not under torch.compile, nor while a CUDA graph is captured."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def true_if_eager(flag: Tensor) -> bool:
+    """Whether a test on values is true; False where values cannot be read."""
+    return values_readable() and bool(flag)
+
+
+def check_weights(values: Tensor) -> None:
+    """Raise unless the values of a target are non-negative, finite and without gradient."""
+    if values.requires_grad:
+        raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
+    if true_if_eager(~torch.isfinite(values).all()) or true_if_eager((values < 0).any()):
+        raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
+
+
+def check_no_self_pairs(support: Full | Pairs) -> None:
+    """Raise if an embedding of the joint layout is its own positive."""
+    w = support.weight  # [n, m], or [k] of pairs
+    own = w.diagonal() if w.ndim == 2 else w * (support.i == support.j)  # type: ignore[union-attr]  # a vector: Pairs
+    if true_if_eager((own > 0).any()):
+        raise ValueError(
+            "target pairs an embedding with itself, which the joint layout forbids; "
+            "set its diagonal to 0 or use layout='cross'"
+        )
+
+
+def check_rows(support: Support, remedy: str, names: Tensor | None = None) -> None:
+    """Raise if a row has no positive; `names` are the ids or labels of the rows."""
+    empty = support.mu == 0
+    if true_if_eager(empty.any()):
+        row = int(empty.nonzero()[0])
+        name = "" if names is None else f" ({names[row].item()!r})"
+        raise ValueError(f"row {row}{name} of the target has no positive ({int(empty.sum())} such rows); {remedy}")
