@@ -24,7 +24,7 @@ STOREYS = [
     ("kernels", "geometry", "batch", "transport", "transport.support"),
     ("transport.distributed",),
     ("metrics", "constraints", "transport.operators"),
-    ("sets", "transport.warm", "transport.problem", "plan"),
+    ("transport.warm", "transport.problem", "plan"),
     ("divergences", "queue", "transport.sinkhorn"),
     ("multi", "transport.implicit"),
     ("transport.gradients",),

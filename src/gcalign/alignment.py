@@ -92,14 +92,6 @@ class Alignment(Objective):
         Alignment(Cosine(eps=0.2), (Rows(), Columns(penalty=0.5)), KL(), target=Identity(), layout='cross', ...)
     """
 
-    kernel: Kernel
-    constraints: tuple[Constraint, ...]
-    divergence: Divergence
-    target: Target
-    geometry: Geometry | None
-    layout: str
-    reduction: str
-    options: Options
     gather: bool
     group: str  # the name of a process group
     memory: Memory | None  # of a warm start
@@ -233,8 +225,8 @@ class Alignment(Objective):
         first, second, negatives, allowed = self._inputs(z1, z1 if z2 is None else z2, inputs, target, share)
         sides = Sides(first, first, joint=True) if alone else LAYOUTS[self.layout](first, second)
         value = self.kernel.eps if self.geometry is None else self.geometry.eps
-        dtype, device = first.features.dtype, first.features.device
-        eps = torch.as_tensor(value, dtype=dtype, device=device)
+        dtype = first.features.dtype
+        eps = torch.as_tensor(value, dtype=dtype, device=first.features.device)
         support = target.on(sides, dtype)
         if isinstance(support, Groups) and self.divergence.reads_entries:
             support = Full(support.dense())
@@ -344,17 +336,12 @@ class Alignment(Objective):
         return Given(without_itself(log_k) if sides.joint else log_k, exclude_self=sides.joint)
 
     def __repr__(self) -> str:
-        parts = [f"{self.kernel!r}", f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"]
-        parts += [f"{self.divergence!r}", f"target={self.target!r}"]
-        if self.geometry is not None:
-            parts.append(f"geometry={self.geometry!r}")
-        parts.append(f"layout={self.layout!r}")
-        parts += [f"reduction={self.reduction!r}"] if self.reduction != "mean" else []
-        for name, default in _OPTIONS.items():
-            value = getattr(self.options, name)
-            if value != default or name in ("iterations", "tol", "gradient"):
-                parts.append(f"{name}={value!r}")
-        return f"{type(self).__name__}({', '.join(parts)})"
+        constraints = f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"
+        usual = {"target": ..., "geometry": None, "layout": ..., "reduction": "mean", **_OPTIONS}
+        always = ("target", "layout", "iterations", "tol", "gradient")
+        values = {name: getattr(self, name) for name in usual}
+        named = [f"{name}={x!r}" for name, x in values.items() if name in always or x != usual[name]]
+        return f"{type(self).__name__}({', '.join([repr(self.kernel), constraints, repr(self.divergence), *named])})"
 
 
 def _with_own(

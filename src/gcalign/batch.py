@@ -77,11 +77,8 @@ class Side:
 
     def joined(self, other: Side) -> Side:
         """Both sides as one, for the joint layout."""
-
-        def cat(x: Tensor | None, y: Tensor | None) -> Tensor | None:
-            return None if x is None or y is None else torch.cat([x, y])
-
-        both = {name: cat(getattr(self, name), getattr(other, name)) for name in PER_SIDE}
+        known = {name: (getattr(self, name), getattr(other, name)) for name in PER_SIDE}
+        both = {name: torch.cat([x, y]) for name, (x, y) in known.items() if x is not None and y is not None}
         return Side(torch.cat([self.features, other.features]), **both)
 
 
@@ -166,8 +163,7 @@ def refuse_non_finite(z1: Tensor, z2: Tensor) -> None:
 
 def as_sides(z1: Tensor, z2: Tensor, inputs: Inputs, reads: Collection[str]) -> tuple[Side, Side]:
     """Both sides with what is known of them; `reads` are the fields that the target needs."""
-    one: dict[str, Tensor] = {}
-    two: dict[str, Tensor] = {}
+    one, two = dict[str, Tensor](), dict[str, Tensor]()
     for name, value in per_sample(inputs).items():
         first, second = per_side(value)
         one[name], two[name] = _column(name, first, z1, "z1"), _column(name, second, z2, "z2")

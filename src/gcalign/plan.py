@@ -60,13 +60,12 @@ class Plan:
         """The plan of a solved problem."""
         on_target, log_rows, log_columns, terms, a, b, eps = vectors
         mu, nu = problem.masses()
-        hard = problem.rows is not None and isinstance(problem.rows.penalty, Hard)
-        hard = hard and (problem.columns is None or isinstance(problem.columns.penalty, Hard))
-        hard = hard and problem.feasible and problem.follows
-        if hard and problem.kernel.shape[1] - problem.kernel.exclude_self == 1 and isinstance(problem.support, Pairs):
-            # the plan is μ: one column leaves nothing to solve, so its value is exact, not rounded
-            on_target = _with_value(on_target, problem.support.along_rows(mu.log()))
-            log_rows = _with_value(log_rows, mu.log())
+        if problem.kernel.shape[1] - problem.kernel.exclude_self == 1 and isinstance(problem.support, Pairs):
+            hard = problem.rows and all(isinstance(s.penalty, Hard) for s in (problem.rows, problem.columns) if s)
+            if hard and problem.feasible and problem.follows:
+                # the plan is μ: one column leaves nothing to solve, so its value is exact, not rounded
+                on_target = _with_value(on_target, problem.support.along_rows(mu.log()))
+                log_rows = _with_value(log_rows, mu.log())
         return Plan(
             problem.kernel, a, b, eps, mu, nu, iterations, converged, problem.support, problem.rows, problem.columns,
             log_rows, log_columns, on_target, terms, log_plan, problem.unpaired_rows,

@@ -6,7 +6,19 @@ from gcalign.alignment import Alignment
 from gcalign.auditing.door import audit
 from gcalign.auditing.result import Audit
 from gcalign.batch import Side, Sides
-from gcalign.constraints import Columns, Constraint, Hard, Penalty, Relaxed, Rows, TotalMass, TotalVariation
+from gcalign.constraints import (
+    BlockSums,
+    Capacity,
+    Columns,
+    Constraint,
+    Hard,
+    NonNegative,
+    Penalty,
+    Relaxed,
+    Rows,
+    TotalMass,
+    TotalVariation,
+)
 from gcalign.divergences import KL, W1, Divergence, Logistic, Robust, SquaredL2, Uniformity
 from gcalign.entries import guided
 from gcalign.functional import solve
@@ -17,7 +29,6 @@ from gcalign.methods import method, register
 from gcalign.objective import Objective
 from gcalign.plan import Plan
 from gcalign.queue import Queue
-from gcalign.sets import BlockSums, Capacity, NonNegative
 from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Teacher, Weighted
 from gcalign.transport.problem import Problem

@@ -96,7 +96,10 @@ def scalings(
         mix = accelerated(log_step, stop, tau)
         sweep, done, converged = iterate(log_step, stop, min(options.iterations, MAX_ACCELERATED), mix)
         if converged:
-            return log_step.settled(sweep, done)._replace(accurate=stop.accurate)
+            assert sweep.sums is not None
+            assert sweep.back is not None
+            a, b = sweep.scaling, sweep.before  # without the last column step, which would change nothing
+            return Scalings(a, b, a + sweep.sums, b + sweep.back, done, converged=True, accurate=stop.accurate)
         wasted, linear = done, linear and operator.tame  # the frame may have been moved
     step = LinearStep(operator, problem, tau) if linear else LogStep(operator, problem)
     if not both:  # one step satisfies one side for good; without a constraint, P = K
@@ -266,13 +269,6 @@ class LogStep:
         a, b = sweep.scaling, sweep.after
         log_kv = self.operator.log_matvec(b) if sweep.sums is None or self.columns is not None else sweep.sums
         return Scalings(a, b, a + log_kv, None if sweep.back is None else b + sweep.back, done, converged)
-
-    def settled(self, sweep: Sweep, done: int) -> Scalings:
-        """The scalings of a converged sweep, without its last column step, which would change nothing."""
-        assert sweep.sums is not None
-        assert sweep.back is not None
-        a, b = sweep.scaling, sweep.before
-        return Scalings(a, b, a + sweep.sums, b + sweep.back, done, converged=True)
 
 
 def accelerated(step: LogStep, stop: Stop, tau: Exponents) -> Callable[[Sweep], Tensor]:

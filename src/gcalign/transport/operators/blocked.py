@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
@@ -69,7 +68,7 @@ class Blocked(ABC):
         self.spans = [*pairwise([*range(self.first, self.last, block), self.last])] if self.last > self.first else []
         self.block = min(block, self.last - self.first)
         self.like = source.tensors[0].detach()
-        self._range = _log_range(self.like.dtype)
+        self._range = -math.log(torch.finfo(self.like.dtype).tiny)  # 87 for float32, 708 for float64
         self._most = 0.45 * self._range
         self.r, self.c = source.offsets
         self.bound = source.bound
@@ -284,12 +283,6 @@ class Blocked(ABC):
     def summed(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Sums over all ranks of what each has from its own rows."""
         return parts if self.shard is None else self.shard.sum(*parts)
-
-
-@lru_cache
-def _log_range(dtype: torch.dtype) -> float:
-    """The size of the logarithm of the smallest number: 87 for float32, 708 for float64."""
-    return -math.log(torch.finfo(dtype).tiny)
 
 
 def _part(x: Tensor, start: int, stop: int) -> Tensor:

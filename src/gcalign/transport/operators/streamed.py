@@ -54,12 +54,10 @@ class Cached(Blocked):
     unit: ClassVar[float] = 14 * math.log(2)
 
     def blocks(self) -> Iterable[Block]:
-        return self._new_blocks(self._make) if self.kept is None else self._copied(self.kept)
-
-    def _copied(self, copy: Tensor) -> Iterator[Block]:
-        scratch = self.like.new_empty(self.block, self.shape[1])
-        for start, stop in self.spans:
-            yield start, stop, scratch[: stop - start].copy_(copy[start - self.first : stop - self.first])
+        if self.kept is None:
+            return self._new_blocks(self._make)
+        scratch, copy = self.like.new_empty(self.block, self.shape[1]), self.kept
+        return ((i, j, scratch[: j - i].copy_(copy[i - self.first : j - self.first])) for i, j in self.spans)
 
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
         scratch = self.like.new_empty(self.block, self.shape[1])
@@ -85,6 +83,7 @@ class Cached(Blocked):
 
 def block_rows(source: Source, block: int | str | None, cache: str | None, shard: Shard | None) -> int:
     """How many rows are held at once; 0 stores them all, which "auto" does where half of the free memory is enough."""
+    global _warned
     n, m = source.shape
     if isinstance(block, int):
         return block
@@ -94,8 +93,16 @@ def block_rows(source: Source, block: int | str | None, cache: str | None, shard
         like = source.tensors[0]
         size = (n if shard is None else n // shard.world + 1) * m * like.element_size()
         if size > _SMALL and size > _free(like.device) // 2:
-            _warn(size, max(1, _ENTRIES // m))
-            return max(1, _ENTRIES // m)
+            rows = max(1, _ENTRIES // m)
+            if not _warned:
+                _warned = True
+                warnings.warn(
+                    f"a kernel of {size / 2**30:.1f} GiB does not fit in half of the free memory, so block='auto' "
+                    f"streams it, {rows} rows at a time; block={rows} does the same without this warning, block=None "
+                    "stores it",
+                    stacklevel=2,
+                )
+            return rows
     return 0
 
 
@@ -108,14 +115,3 @@ def _free(device: torch.device) -> int:
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         return 4 << 30  # nobody says: a modest machine
-
-
-def _warn(size: int, rows: int) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            f"a kernel of {size / 2**30:.1f} GiB does not fit in half of the free memory, so block='auto' streams it, "
-            f"{rows} rows at a time; block={rows} does the same without this warning, block=None stores it",
-            stacklevel=2,
-        )
