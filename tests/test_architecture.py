@@ -28,7 +28,7 @@ STOREYS = [
     ("divergences", "queue", "transport.sinkhorn"),
     ("multi", "transport.implicit"),
     ("transport.gradients",),
-    ("transport.dense", "transport.packing"),
+    ("transport.dense",),
     ("transport.operator",),
     ("targets",),
     ("objective", "entries"),

@@ -174,7 +174,8 @@ class Alignment(Objective):
     def _reads(self, problem: Problem) -> Reads:
         """What the divergence reads of a plan."""
         d = self.divergence
-        rows, columns = (None if side is None else side.penalty for side in (problem.rows, problem.columns))
+        rows = problem.rows and problem.rows.penalty
+        columns = problem.columns and problem.columns.penalty
         # a loss for each row may be weighted, and P − T is the gradient of their mean alone
         dual = self.reduction == "mean" and d.has_dual(rows, columns)
         return Reads(d.statistics, d.powers, d.reads_entries, d.needs_columns, dual)

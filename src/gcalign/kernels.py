@@ -190,7 +190,7 @@ class Cosine(Kernel):
         if not self._unchanged(Cosine):
             return None
         eps, bias = self._temperature(x), self.bias
-        r = _one(-1 / eps if bias is None else bias, x)
+        r = -1 / eps if bias is None else bias
         scaled = _scaled(x, y, r, x.new_zeros(1), eps, 1.0, unit=True)
         return scaled if not isinstance(bias, float) else scaled._replace(bound=max(scaled.bound, abs(bias)))
 
@@ -231,7 +231,7 @@ class SquaredEuclidean(Kernel):
         if not self._unchanged(SquaredEuclidean):
             return None
         eps = self._temperature(x)
-        beta = _one(1 / eps, x)
+        beta = 1 / eps
         r, c = (-beta * z.square().sum(1) for z in (x, y))
         return _scaled(x, y, r, c, eps, 2.0, unit=self.normalized)
 
@@ -280,15 +280,13 @@ class LogKernel(Kernel):
         return f"{getattr(self.log_k, '__name__', repr(self.log_k))}, {super().extra_repr()}"
 
 
-def _one(value: Tensor | float, like: Tensor) -> Tensor:  # [1]
-    """A number or parameter as a tensor."""
-    return value.to(like.dtype).view(1) if isinstance(value, Tensor) else like.new_full((1,), value)
-
-
-def _scaled(x: Tensor, y: Tensor, r: Tensor, c: Tensor, eps: Tensor | float, times: float, unit: bool) -> Factors:
+def _scaled(
+    x: Tensor, y: Tensor, r: Tensor | float, c: Tensor, eps: Tensor | float, times: float, unit: bool
+) -> Factors:
     """`times`·x yᵀ/ε + r ⊕ c. A learnable ε is multiplied into φ, for its gradient; a fixed ε needs no copy."""
+    r = r.to(x.dtype).view(-1) if isinstance(r, Tensor) else x.new_full((1,), r)
     if isinstance(eps, Tensor):
-        return Factors(x * (times * _one(1 / eps, x)), y, r, c)
+        return Factors(x * (times / eps), y, r, c)
     return Factors(x, y, r, c, times / eps, 1.001 * times / eps if unit else math.inf)
 
 

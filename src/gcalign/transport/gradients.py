@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -215,7 +216,7 @@ def _direct(
         for total, part in zip((to_a, to_b), operator.summed(*sums), strict=True):
             total.append(part)
     (n, m), zeros = operator.shape, operator.like.new_zeros
-    a, b = [x for x in to_a if x is not None], [x for x in to_b if x is not None]
+    a, b = [*filter(torch.is_tensor, to_a)], [*filter(torch.is_tensor, to_b)]
     return reduce(torch.add, a or [zeros(n)]), reduce(torch.add, b or [zeros(m)])
 
 
@@ -279,7 +280,8 @@ def _linear(operator: Blocked, problem: Problem, s: Scalings, adjoint: Adjoints)
 
 def _stacked(*groups: tuple[list[Factors], float]) -> Factors | None:
     """All terms as the columns of two matrices, those of each group times a number."""
-    terms = [term for group, _ in groups for term in group]
+    lists, _ = zip(*groups, strict=True)
+    terms = [*chain(*lists)]
     if not terms:
         return None
     left, right = (torch.stack(vectors) for vectors in zip(*terms, strict=True))

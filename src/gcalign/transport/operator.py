@@ -1,32 +1,34 @@
 """Solving with its gradient: for autograd as a function of Python objects, for torch.compile as one torch operator.
 
 Both run `_forward` and `_backward`. In eager code a problem is passed as it is. A torch operator takes only tensors,
-numbers and strings, so `packing` takes the call apart and puts it together again.
+numbers and strings, so `pack` takes the call apart and `unpack` puts it together again.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gcalign.constraints import Hard, Marginal, Relaxed, TotalVariation
 from gcalign.geometry import Entropic
 from gcalign.plan import Plan
 from gcalign.transport.dense import by_autograd, by_dykstra
 from gcalign.transport.distributed import Shard
 from gcalign.transport.gradients import Choice, backward, choose, read, statistics_of
-from gcalign.transport.operators.blocked import Blocked, Frame, Stored
-from gcalign.transport.operators.streamed import Cached, Streamed, block_rows
-from gcalign.transport.packing import PENALTIES, SUPPORTS, Packed, pack, unpack
+from gcalign.transport.operators.blocked import Blocked, Cached, Frame, Stored, Streamed, block_rows
+from gcalign.transport.operators.sources import Given, Inner, Mask
 from gcalign.transport.problem import MODES, Options, Problem
 from gcalign.transport.sinkhorn import Scalings, Sweep, scalings
 from gcalign.transport.statistics import STATISTICS, Adjoints, Reads, Vectors
-from gcalign.transport.support import Full, Pairs, check_no_self_pairs, check_weights
+from gcalign.transport.support import Full, Groups, Pairs, check_no_self_pairs, check_weights
 
 
 def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
@@ -221,6 +223,68 @@ class _Solve(torch.autograd.Function):
 
 
 # --- the torch operator ---------------------------------------------------------------------------------------
+
+SUPPORTS = (Pairs, Groups, Full)
+PENALTIES = (Hard, Relaxed, TotalVariation)
+KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (*SUPPORTS, *PENALTIES, Marginal, Inner, Given, Mask, Options, Reads)
+}
+_FIELDS: dict[str, tuple[str, ...]] = {
+    name: tuple(f.name for f in fields(kind) if f.init) if is_dataclass(kind) else kind._fields
+    for name, kind in KINDS.items()
+}
+_LISTED: tuple[Any, ...] = Tensor, (int, torch.SymInt), (float, torch.SymFloat)  # what "t", "i" and "f" stand for
+
+
+class Packed(NamedTuple):
+    """A record in the types of an operator's schema: lists in the order of its fields, and a text with their places.
+
+    A record is made of tensors, numbers, strings, None, tuples and the classes in `KINDS`. The text is JSON; "t", "i"
+    and "f" stand for the next tensor, integer and number.
+    """
+
+    tensors: list[Tensor]
+    integers: list[Any]
+    numbers: list[Any]
+    words: str
+
+
+def pack(record: Any) -> Packed:
+    """A record as tensors, numbers and a text; torch.compile traces this."""
+    packed = Packed([], [], [], "")
+    return packed._replace(words=_write(record, packed))
+
+
+def _write(x: Any, packed: Packed) -> str:
+    if x is None or isinstance(x, bool):
+        return "null" if x is None else str(x).lower()
+    if isinstance(x, str):
+        return f'"={x}"'
+    for place, kinds, values in zip("tif", _LISTED, packed, strict=False):
+        if isinstance(x, kinds):
+            values.append(x)  # type: ignore[attr-defined]  # a list
+            return f'"{place}"'
+    name = type(x).__name__
+    if name in _FIELDS:
+        parts = [f'"{name}"', *[_write(getattr(x, field), packed) for field in _FIELDS[name]]]
+    else:
+        parts = ['"tuple"', *[_write(part, packed) for part in x]]
+    return f"[{', '.join(parts)}]"
+
+
+def unpack(packed: Packed) -> Any:
+    """The record again."""
+    return _read(json.loads(packed.words), dict(zip("tif", map(iter, packed), strict=False)))
+
+
+def _read(node: Any, values: Mapping[str, Iterator[Any]]) -> Any:
+    if isinstance(node, str):
+        return node[1:] if node.startswith("=") else next(values[node])
+    if not isinstance(node, list):
+        return node
+    kind, *parts = node
+    parts = [_read(part, values) for part in parts]
+    return tuple(parts) if kind == "tuple" else KINDS[kind](**dict(zip(_FIELDS[kind], parts, strict=True)))
 
 
 class Saved(NamedTuple):
