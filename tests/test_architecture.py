@@ -26,7 +26,7 @@ STOREYS = [
     ("metrics", "constraints", "transport.operators"),
     ("transport.warm", "transport.problem", "plan"),
     ("divergences", "queue", "transport.sinkhorn"),
-    ("multi", "transport.implicit"),
+    ("multi",),
     ("transport.gradients",),
     ("transport.dense",),
     ("transport.operator",),

@@ -115,9 +115,9 @@ class Blocked(ABC):
 
     # --- blocks -----------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def blocks(self) -> Iterable[Block]:
         """K̂, some rows at a time; a block is valid until the next is taken."""
+        return self._new_blocks(self._make)
 
     @abstractmethod
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
@@ -331,9 +331,6 @@ class Streamed(Blocked):
 
     stores: ClassVar[bool] = False
 
-    def blocks(self) -> Iterable[Block]:
-        return self._new_blocks(self._make)
-
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
         scratch = self.like.new_empty(self.block, self.shape[1])
         for start, stop in self.spans:
@@ -356,7 +353,7 @@ class Cached(Blocked):
 
     def blocks(self) -> Iterable[Block]:
         if self.kept is None:
-            return self._new_blocks(self._make)
+            return super().blocks()
         scratch, copy = self.like.new_empty(self.block, self.shape[1]), self.kept
         return ((i, j, scratch[: j - i].copy_(copy[i - self.first : j - self.first])) for i, j in self.spans)
 
