@@ -163,7 +163,8 @@ def refuse_non_finite(z1: Tensor, z2: Tensor) -> None:
 
 def as_sides(z1: Tensor, z2: Tensor, inputs: Inputs, reads: Collection[str]) -> tuple[Side, Side]:
     """Both sides with what is known of them; `reads` are the fields that the target needs."""
-    one, two = dict[str, Tensor](), dict[str, Tensor]()
+    one: dict[str, Tensor] = {}
+    two: dict[str, Tensor] = {}
     for name, value in per_sample(inputs).items():
         first, second = per_side(value)
         one[name], two[name] = _column(name, first, z1, "z1"), _column(name, second, z2, "z2")

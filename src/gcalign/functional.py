@@ -147,7 +147,12 @@ def solve(
     sets, log_v = as_constraints(constraints), _start(start, eps, log_k)
     options = Options(iterations, tol, gradient, accelerate)
     if any(isinstance(c, (Rows, Columns)) and c.empty for c in sets):
-        return _with_empty(log_k, sets, geometry, options, target, log_v)
+        if target is not None or not all(isinstance(c, (Rows, Columns, TotalMass)) for c in sets):
+            raise ValueError(
+                "masses of 0 cannot go with a target or with other constraints than Rows, Columns and TotalMass; leave "
+                "out their rows and columns of log_k"
+            )
+        return _with_empty(log_k, sets, geometry, options, log_v)
     support = None if target is None else Full.checked(target, (log_k.shape[0], log_k.shape[1]), log_k)
     number = math.nan if isinstance(value, Tensor) else float(value)
     with torch.autocast(log_k.device.type, enabled=False):
@@ -167,19 +172,9 @@ def _start(start: Plan | Tensor | None, eps: Tensor, log_k: Tensor) -> Tensor | 
 
 
 def _with_empty(
-    log_k: Tensor,
-    constraints: tuple[Constraint, ...],
-    geometry: Geometry,
-    options: Options,
-    target: Tensor | None,
-    start: Tensor | None,
+    log_k: Tensor, constraints: tuple[Constraint, ...], geometry: Geometry, options: Options, start: Tensor | None
 ) -> Plan:
     """The plan with rows and columns of mass 0: it is solved without them, and 0 there."""
-    if target is not None or not all(isinstance(c, (Rows, Columns, TotalMass)) for c in constraints):
-        raise ValueError(
-            "masses of 0 cannot go with a target or with other constraints than Rows, Columns and TotalMass; leave out "
-            "their rows and columns of log_k"
-        )
     shape = n, m = log_k.shape[0], log_k.shape[1]
     rows, columns = (next((c for c in constraints if isinstance(c, kind)), None) for kind in (Rows, Columns))
     mu = log_k.new_ones(n) if rows is None else rows.target_mass(None, shape, log_k)

@@ -190,7 +190,7 @@ class Hierarchy(Target):
                 f"labels of shape {tuple(y.shape)} must be [B, {len(self.weights)}], one column for each of "
                 f"weights={self.weights}, coarsest first; stack them with torch.stack([superclass, class_], 1)"
             )
-        codes = list[Codes]()
+        codes: list[Codes] = []
         for level in range(len(self.weights)):
             g, h = shared_codes(y[:, level], other[:, level])
             if codes:  # the same class only within the same superclass

@@ -98,7 +98,7 @@ def by_autograd(problem: Problem, options: Options, reads: Reads) -> Plan:
     kernel, both = Reference(problem.kernel), problem.constrained == 2
     step = LogStep(kernel, problem)
     tested = options if both and values_readable() else replace(options, tol=0)
-    stop = Stop(step, None, tested, (None, None), patience=30)
+    stop = Stop(step, tested, (None, None), patience=30)
     sweep, done, converged = iterate(step, stop, options.iterations if both else 1)
     a, b = sweep.scaling, sweep.after
     log_kv = kernel.log_matvec(b)

@@ -588,15 +588,18 @@ def _pullback(
     operator: Blocked,
     target: Support,
     wanted: Sequence[bool],
-    factors: Factors | None,  # left [n, k], right [m, k]
-    on_target: Tensor | None,  # [k] on pairs, [n] for Σ_j T_ij log K_ij, or [n, m]
-    extra: Sequence[Rows],
+    factors: Factors | None,
+    on: Tensor | None,
+    extra: list[Rows],
 ) -> list[Tensor | None]:
-    """The gradient in each tensor of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (on the target) + extra rows."""
+    """The gradient in each tensor of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (on the target) + extra rows.
+
+    `factors` are left [n, k] and right [m, k]. `on` is [k] on pairs, [n] for Σ_j T_ij log K_ij, or [n, m].
+    """
     source, grads = operator.source, list[Tensor | None]()
     for tensor, want in zip(source.tensors, wanted, strict=True):
         grads.append(torch.zeros_like(tensor) if want else None)
-    dense = on_target if on_target is not None and on_target.dim() == 2 else None
+    dense = on if on is not None and on.dim() == 2 else None
     more = extra if dense is None else [lambda start, stop: dense[start:stop], *extra]
     products = isinstance(source, Inner) and source.own is None and not more
     if products and factors is not None and factors[0].shape[1] == 1:
@@ -606,10 +609,10 @@ def _pullback(
     if operator.shard is not None:
         whole = iter(operator.summed(*(grad for grad in grads if grad is not None)))
         grads = [None if grad is None else next(whole) for grad in grads]
-    if on_target is not None and isinstance(target, Pairs):
-        source.pull_pairs(target, on_target, grads)
-    elif on_target is not None and dense is None:
-        source.pull_target(target, on_target, grads)
+    if on is not None and isinstance(target, Pairs):
+        source.pull_pairs(target, on, grads)
+    elif on is not None and dense is None:
+        source.pull_target(target, on, grads)
     return grads
 
 

@@ -132,8 +132,7 @@ class Solved(NamedTuple):
 
     scalings: Scalings
     mode: str
-    frame: Frame | None  # None: no gradient is wanted
-    kept: Tensor | None  # what is stored of K̂
+    kernel: tuple[Frame, Tensor] | None  # what is stored of K̂, and its frame; None: no gradient is wanted
 
 
 class Call(NamedTuple):
@@ -157,11 +156,11 @@ def _call(problem: Problem, options: Options, reads: Reads) -> Call:
     return Call(problem, options, reads, block, wanted, wanted and problem.eps.requires_grad)
 
 
-def _kernel_operator(call: Call, frame: Frame | None = None, kept: Tensor | None = None) -> Blocked:
+def _kernel_operator(call: Call, saved: tuple[Frame, Tensor] | None = None) -> Blocked:
     """K as an operator on vectors: stored, made again, or made again from a float16 copy."""
     kernel, shard, exact = call.problem.kernel, call.problem.shard, not call.options.reads_values
     kind = Cached if call.options.cache is not None else Streamed if call.block else Stored
-    return kind(kernel, call.block, shard, frame, kept, exact=exact)
+    return kind(kernel, call.block, shard, saved, exact=exact)
 
 
 def _with_number(call: Call) -> Problem:
@@ -179,8 +178,7 @@ def _forward(call: Call) -> tuple[Vectors, Solved]:
         s = scalings(operator, problem, options, reads, recorded=call.wanted, eps_wanted=call.eps_wanted)
         mode = choose(problem, options, reads, s.converged).mode
         vectors = read(operator, problem, reads, s)
-        frame, kept = operator.saved() if call.wanted else (None, None)
-    return vectors, Solved(s, mode, frame, kept)
+    return vectors, Solved(s, mode, operator.saved() if call.wanted else None)
 
 
 def _backward(
@@ -188,7 +186,7 @@ def _backward(
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """∂L/∂ε other than through the kernel, and the gradient in each tensor of the kernel."""
     with torch.no_grad(), without_autocast(solved.scalings.a.device):
-        problem, operator = _with_number(call), _kernel_operator(call, solved.frame, solved.kept)
+        problem, operator = _with_number(call), _kernel_operator(call, solved.kernel)
         return backward(operator, problem, call.reads, solved.scalings, solved.mode, adjoint, wanted, call.eps_wanted)
 
 
@@ -198,13 +196,14 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Any, ...]:
         vectors, solved = _forward(call)
-        if call.wanted:
+        if solved.kernel is not None:
             # outputs are copies, so that nothing that is kept for the backward pass holds on to them
             vectors = Vectors(*(x.detach() for x in vectors))
-            ctx.call, ctx.solved = call, solved._replace(kept=None)
+            ctx.frame, kept = solved.kernel
+            ctx.call, ctx.solved = call, solved._replace(kernel=None)
             # inputs, masses and target are saved so that torch notices a change in place between the two passes
             masses = [side.mass for side in (call.problem.rows, call.problem.columns) if side is not None]
-            ctx.save_for_backward(solved.kept, *tensors, *masses, *call.problem.support.tensors)
+            ctx.save_for_backward(kept, *tensors, *masses, *call.problem.support.tensors)
             ctx.set_materialize_grads(False)
         eps = vectors.eps.clone() if call.eps_wanted else None
         s = solved.scalings
@@ -217,8 +216,8 @@ class _Solve(torch.autograd.Function):
             raise RuntimeError(
                 f"gradient={call.options.gradient!r} has no second derivative; use gradient='unrolled' for that"
             )
-        solved, wanted = ctx.solved._replace(kept=ctx.saved_tensors[0]), list(ctx.needs_input_grad[1:-1])
-        eps_grad, kernel_grads = _backward(call, solved, Adjoints(*grads[:-1]), wanted)
+        solved = ctx.solved._replace(kernel=(ctx.frame, ctx.saved_tensors[0]))
+        eps_grad, kernel_grads = _backward(call, solved, Adjoints(*grads[:-1]), list(ctx.needs_input_grad[1:-1]))
         return None, *kernel_grads, eps_grad
 
 
@@ -233,7 +232,6 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     name: tuple(f.name for f in fields(kind) if f.init) if is_dataclass(kind) else kind._fields
     for name, kind in KINDS.items()
 }
-_LISTED: tuple[Any, ...] = Tensor, (int, torch.SymInt), (float, torch.SymFloat)  # what "t", "i" and "f" stand for
 
 
 class Packed(NamedTuple):
@@ -256,14 +254,21 @@ def pack(record: Any) -> Packed:
 
 
 def _write(x: Any, packed: Packed) -> str:
-    if x is None or isinstance(x, bool):
-        return "null" if x is None else str(x).lower()
+    if x is None:
+        return "null"
+    if isinstance(x, bool):
+        return "true" if x else "false"
     if isinstance(x, str):
         return f'"={x}"'
-    for place, kinds, values in zip("tif", _LISTED, packed, strict=False):
-        if isinstance(x, kinds):
-            values.append(x)  # type: ignore[attr-defined]  # a list
-            return f'"{place}"'
+    if isinstance(x, Tensor):
+        packed.tensors.append(x)
+        return '"t"'
+    if isinstance(x, (int, torch.SymInt)):
+        packed.integers.append(x)
+        return '"i"'
+    if isinstance(x, (float, torch.SymFloat)):
+        packed.numbers.append(x)
+        return '"f"'
     name = type(x).__name__
     if name in _FIELDS:
         parts = [f'"{name}"', *[_write(getattr(x, field), packed) for field in _FIELDS[name]]]
@@ -321,11 +326,12 @@ def _slots(call: Call) -> int:
 
 
 def _stored(solved: Solved, slots: int) -> tuple[Saved | None, Solution]:
-    s, frame = solved.scalings, solved.frame
-    numbers = s.iterations, s.converged, len(s.record), s.linear, frame is not None and frame.plain
+    s, kernel = solved.scalings, solved.kernel
+    numbers = s.iterations, s.converged, len(s.record), s.linear, kernel is not None and kernel[0].plain
     solution = Solution(*numbers, MODES.index(solved.mode), s.accurate)
-    if frame is None or solved.kept is None:
+    if kernel is None:
         return None, solution
+    (alpha, beta, _), kept = kernel
     rows, columns = s.a.new_zeros(slots, 2, len(s.a)), s.b.new_zeros(slots, 2, len(s.b))
     vectors = [(columns[k, 0], rows[k, 0], rows[k, 1], columns[k, 1]) for k in range(-1, len(s.record))]
     for places, values in zip(vectors, [(s.x, s.kx), *s.record], strict=True):
@@ -333,7 +339,7 @@ def _stored(solved: Solved, slots: int) -> tuple[Saved | None, Solution]:
             if value is not None:
                 place.copy_(value)
     log_columns = s.a.new_empty(0) if s.log_columns is None else s.log_columns
-    return Saved(s.a, s.b, s.log_rows, log_columns, rows, columns, frame.alpha, frame.beta, solved.kept), solution
+    return Saved(s.a, s.b, s.log_rows, log_columns, rows, columns, alpha, beta, kept), solution
 
 
 def _restored(call: Call, saved: Saved, solution: Solution) -> Solved:
@@ -348,7 +354,7 @@ def _restored(call: Call, saved: Saved, solution: Solution) -> Solved:
         bool(solution.converged), record, bool(solution.linear), saved.columns[-1, 0], saved.rows[-1, 0],
     )  # fmt: skip
     frame = Frame(saved.alpha, saved.beta, bool(solution.plain))
-    return Solved(s, MODES[solution.mode], frame, saved.kept)
+    return Solved(s, MODES[solution.mode], (frame, saved.kept))
 
 
 def _pack(call: Call) -> Packed:

@@ -19,7 +19,7 @@ from gcalign.constraints import Marginal
 from gcalign.transport.operators.blocked import Blocked, Reference
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.statistics import Reads
-from gcalign.transport.support import Pairs, Support
+from gcalign.transport.support import Pairs
 
 FIRST_CHECK = 5  # iterations before the first test for convergence of linear steps, which waits for the device
 MODERATE = 10.0  # |log mass| up to which scalings stay in range beside a tame kernel
@@ -92,7 +92,7 @@ def scalings(
     linear = linear and _moderate(problem, tau)
     if both and fixed_point and options.accelerated:
         log_step = LogStep(operator, problem)
-        stop = Stop(log_step, problem.support, options, tau, patience=1)
+        stop = Stop(log_step, options, tau, patience=1)
         mix = accelerated(log_step, stop, tau)
         sweep, done, converged = iterate(log_step, stop, min(options.iterations, MAX_ACCELERATED), mix)
         if converged:
@@ -106,7 +106,7 @@ def scalings(
         sweep, done, converged = iterate(step, lambda *_: True, 1, record=record)
         s = step.finished(sweep, done if problem.constrained else 0, converged)
         return s._replace(record=record or ())
-    stop = Stop(step, problem.support, options, tau, patience=30, first=FIRST_CHECK if linear else 1)
+    stop = Stop(step, options, tau, patience=30, first=FIRST_CHECK if linear else 1)
     sweep, done, converged = iterate(step, stop, options.iterations, record=record)
     s = step.finished(sweep, done + wasted, converged)
     return s._replace(record=record or (), accurate=stop.accurate)
@@ -147,16 +147,9 @@ class Stop:
     """
 
     def __init__(
-        self,
-        step: LinearStep | LogStep,
-        target: Support | None,
-        options: Options,
-        tau: Exponents,
-        *,
-        patience: int,
-        first: int = 1,
+        self, step: LinearStep | LogStep, options: Options, tau: Exponents, *, patience: int, first: int = 1
     ) -> None:
-        self.step, self.target, self.patience = step, target, patience
+        self.step, self.patience = step, patience
         self.tol, self.most, self.last = options.tol, _largest_change(options.tol, tau), options.iterations
         self.each, self.hard = first == 1, tau == (1.0, 1.0)
         self.check = min(first, self.last) if options.tol > 0 else 0
@@ -172,8 +165,8 @@ class Stop:
     def _converged(self, done: int, sweep: Sweep, previous: Sweep | None) -> bool:
         error, mass, largest = self.step.change(sweep)
         before = error if self.each or previous is None else self.step.error(previous)
-        p = self.step.on_pairs(sweep)
-        distance = self.target.distance(p, mass) if p is not None and isinstance(self.target, Pairs) else mass
+        p, target = self.step.on_pairs(sweep), self.step.target
+        distance = mass if p is None or target is None else target.distance(p, mass)
         numbers = torch.stack([error, before, distance, mass, largest]).tolist()  # the one wait for the device
         self.error, before_value, distance_value, total, change = numbers
         enough = max(self.tol * distance_value, 4 * torch.finfo(mass.dtype).eps * total)
@@ -222,6 +215,8 @@ class LogStep:
         (n, m), zero = operator.shape, torch.zeros_like(problem.eps)
         self.start = zero.expand(m) if problem.start is None else problem.start
         self.free = zero.expand(n)
+        pairs = problem.support if isinstance(problem.support, Pairs) and len(problem.support.weight) else None
+        self.target = None if isinstance(operator, Reference) else pairs
         self.log_pairs: Tensor | None = None
 
     def __call__(self, b: Tensor) -> Sweep:
@@ -252,8 +247,8 @@ class LogStep:
 
     def on_pairs(self, sweep: Sweep) -> Tensor | None:
         """The plan on the target's pairs [k]; None if the target is not a list of pairs."""
-        target = self.problem.support
-        if not isinstance(target, Pairs) or not len(target.weight) or isinstance(self.operator, Reference):
+        target = self.target
+        if target is None:
             return None
         if self.log_pairs is None:
             self.log_pairs = self.problem.kernel.log_on_pairs(target)
@@ -274,11 +269,11 @@ class LogStep:
 def accelerated(step: LogStep, stop: Stop, tau: Exponents) -> Callable[[Sweep], Tensor]:
     """The next b of a log step, by `Mixing` the last ones."""
     rate = None if tau[0] is None or tau[1] is None else tau[0] * tau[1]
-    mixing, pairs = Mixing(balanced=rate == 1), step.problem.support
+    mixing, pairs = Mixing(balanced=rate == 1), step.target
 
     def mix(sweep: Sweep) -> Tensor:
         p, slope = step.on_pairs(sweep), None
-        if rate is not None and p is not None and isinstance(pairs, Pairs):
+        if rate is not None and p is not None and pairs is not None:
             # Σ_i P_ij² / (μ_i ν_j) over the pairs: near 1 if a column has nearly all its mass in one entry
             overlap = pairs.sum_columns(p.square() / pairs.along_rows(pairs.mu))
             slope = rate * (overlap / torch.where(pairs.nu > 0, pairs.nu, 1))

@@ -42,6 +42,9 @@ class Frame(NamedTuple):
     plain: bool = False  # whether only the kernel's offsets are taken off
 
 
+Saved = tuple[Frame, Tensor]  # and the rows of K̂ that are stored in it
+
+
 class Blocked(ABC):
     """K̂ by blocks of rows; a subclass says where a block is stored.
 
@@ -49,8 +52,7 @@ class Blocked(ABC):
         source: log K.
         block: rows of a block.
         shard: the rows of this rank; None for all.
-        frame: the frame of `kept`; None chooses one.
-        kept: rows of K̂ that were made earlier.
+        saved: a frame and the rows of K̂ that were made in it earlier; None chooses a frame.
         exact: products by log-sum-exp alone: slower, but no value is read.
     """
 
@@ -59,16 +61,10 @@ class Blocked(ABC):
     unit: ClassVar[float] = 0.0  # log of the largest entry of each row in a frame that is not plain
 
     def __init__(
-        self,
-        source: Source,
-        block: int,
-        shard: Shard | None = None,
-        frame: Frame | None = None,
-        kept: Tensor | None = None,
-        *,
-        exact: bool = False,
+        self, source: Source, block: int, shard: Shard | None = None, saved: Saved | None = None, *, exact: bool = False
     ) -> None:
         self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
+        frame, kept = (None, None) if saved is None else saved
         self.kept = kept if kept is not None and len(kept) else None
         self.filled: list[Block] = []  # K̂, if all of it is stored
         self.first, self.last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])  # this rank's rows
@@ -95,7 +91,7 @@ class Blocked(ABC):
         """How far results of a product must lie above its largest factor, since it may lose that much times it."""
         return self._lost() + math.log(max(self.shape))
 
-    def saved(self) -> tuple[Frame, Tensor]:
+    def saved(self) -> Saved:
         """The frame and what is stored in it, for the backward pass."""
         if self.frame is None:
             self._move(self.like.new_zeros(self.shape[0]), self.like.new_zeros(self.shape[1]))
