@@ -13,7 +13,7 @@ from torch import Tensor
 from gcalign.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from gcalign.queue import Queue
+    from gcalign.entries import Queue
     from gcalign.targets import Target
 
 PER_SIDE = ("labels", "domains", "ids", "weights", "groups", "teacher")  # one value for each sample; first of `Inputs`
@@ -136,7 +136,7 @@ def check_embeddings(z1: Tensor, z2: Tensor, *, alone: bool) -> None:
         raise ValueError(f"z1 is on {z1.device} and z2 on {z2.device}; move both to one device")
 
 
-def check_negatives(negatives: Tensor, z: Tensor) -> None:
+def _check_negatives(negatives: Tensor, z: Tensor) -> None:
     """Raise if negatives are not embeddings that can be compared with z."""
     shaped = isinstance(negatives, Tensor) and negatives.dim() in (2, 3) and negatives.shape[-1] == z.shape[1]
     if not shaped or not negatives.is_floating_point() or negatives.numel() == 0:
@@ -173,6 +173,8 @@ def as_sides(z1: Tensor, z2: Tensor, inputs: Inputs, reads: Collection[str]) -> 
             f"z1 has {len(z1)} rows and z2 {len(z2)}, so pairs cannot follow from positions; "
             "give ids=(ids1, ids2) or target=T"
         )
+    if inputs.negatives is not None:
+        _check_negatives(inputs.negatives, z1)
     return Side(z1, **one), Side(z2, **two)
 
 

@@ -58,22 +58,12 @@ def joint_plan(
     index = torch.arange(n, device=ones.device)
     target = Diagonal(index, index, ones, (n, n), complete=True, ordinary=True, shift=0, unit=True, views=k)
     columns = torch.cat(log_sums[1:])
+    masses = ones, torch.ones_like(columns)
+    rows, others = (None if h is None else Marginal(x, h) for h, x in zip(penalties, masses, strict=False))
+    log_v = sum(f[1:], torch.zeros_like(f[0]))  # its mean is the gauge that `Robust` fixes
+    terms, k_01 = ones.new_zeros(n, 0), Given(log_k[0, 1])
     plan = Plan(
-        kernel=Given(log_k[0, 1]),
-        log_u=f[0],
-        log_v=sum(f[1:], torch.zeros_like(f[0])),  # its mean is the gauge that `Robust` fixes
-        eps=eps,
-        mu=ones,
-        nu=torch.ones_like(columns),
-        iterations=done,
-        converged=converged,
-        target=target,
-        rows=None if penalties[0] is None else Marginal(ones, penalties[0]),
-        columns=None if penalties[1] is None else Marginal(torch.ones_like(columns), penalties[1]),
-        log_rows=log_sums[0],
-        log_columns=columns,
-        on_target=on_target,
-        terms=ones.new_zeros(n, 0),
+        k_01, f[0], log_v, eps, *masses, done, converged, target, rows, others, log_sums[0], columns, on_target, terms
     )
     if total is None:
         return plan

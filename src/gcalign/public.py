@@ -2,7 +2,7 @@
 
 from gcalign import functional, methods, metrics
 from gcalign.aligning.aligner import Aligner, align
-from gcalign.alignment import Alignment
+from gcalign.alignment import Alignment, Symmetric
 from gcalign.auditing.door import audit
 from gcalign.auditing.result import Audit
 from gcalign.batch import Side, Sides
@@ -20,7 +20,7 @@ from gcalign.constraints import (
     TotalVariation,
 )
 from gcalign.divergences import KL, W1, Divergence, Logistic, Robust, SquaredL2, Uniformity
-from gcalign.entries import guided
+from gcalign.entries import Queue, guided
 from gcalign.functional import solve
 from gcalign.geometry import Entropic, Euclidean, Geometry
 from gcalign.interop.caching import cached_backward
@@ -28,8 +28,6 @@ from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
 from gcalign.objective import Objective
 from gcalign.plan import Plan
-from gcalign.queue import Queue
-from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Teacher, Weighted
 from gcalign.transport.problem import Problem
 from gcalign.transport.support import Full, Pairs, Support

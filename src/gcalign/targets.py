@@ -233,15 +233,12 @@ def _grouped(
     if len(wanted) > 1:
         order = torch.argsort(on, stable=True)
         on, to, value = on[order], to[order], value[order]
-    groups = Groups(
-        torch.stack([g for g, _ in codes]),
-        torch.stack([h for _, h in codes]),
+    g, h = (torch.stack(side) for side in zip(*codes, strict=True))
+    values, pairs = (
         torch.tensor(levels, dtype=dtype, device=like.device),
         Pairs(on, to, value, sides.shape, shift=shift),
-        like.new_ones(n),
-        like.new_ones(m),
-        sides.shape,
     )
+    groups = Groups(g, h, values, pairs, like.new_ones(n), like.new_ones(m), sides.shape)
     return replace(groups, pairs=replace(groups.pairs, weight=value - groups.on_pairs()))
 
 

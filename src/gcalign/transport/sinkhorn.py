@@ -402,18 +402,11 @@ class LinearStep:
         kx, *rest = self.operator.summed(kx, *([] if self.rows is None else [z]))
         z = rest[0] if rest else z
         log_x, log_z = x.log(), z.log()
-        return Scalings(
-            a=torch.zeros_like(z) if self.rows is None else log_z - self.r,
-            b=torch.zeros_like(x) if self.columns is None else log_x - self.c,
-            log_rows=(z * kx).log_(),
-            log_columns=None if w is None else (x * w).log_(),
-            iterations=done,
-            converged=converged,
-            linear=True,
-            x=x,
-            kx=kx,
-            on_pairs=None if self.target is None else self._log_on_pairs(log_z, log_x),
-        )
+        a = torch.zeros_like(z) if self.rows is None else log_z - self.r
+        b = torch.zeros_like(x) if self.columns is None else log_x - self.c
+        log_columns = None if w is None else (x * w).log_()
+        on_pairs = None if self.target is None else self._log_on_pairs(log_z, log_x)
+        return Scalings(a, b, (z * kx).log_(), log_columns, done, converged, (), True, x, kx, on_pairs)
 
 
 def _top(side: Marginal | None, tau: float, offset: Tensor) -> Tensor | None:
