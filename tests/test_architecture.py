@@ -20,7 +20,7 @@ import gcalign
 PACKAGE = Path(gcalign.__file__).parent
 # from the ground up; a module may import modules on earlier lines (and, in a folder, its own)
 STOREYS = [
-    ("errors", "transport.statistics"),
+    ("errors",),
     ("kernels", "geometry", "batch", "transport", "transport.support"),
     ("transport.distributed",),
     ("metrics", "constraints", "transport.operators"),

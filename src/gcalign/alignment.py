@@ -22,14 +22,13 @@ from gcalign.geometry import Entropic, Geometry, as_geometry
 from gcalign.kernels import Factors, Kernel, as_kernel
 from gcalign.multi import joint_plan
 from gcalign.objective import Objective, refuse_loss, refuse_unread
-from gcalign.plan import Plan
+from gcalign.plan import Plan, Reads
 from gcalign.targets import Identity, Labels, Target, Weighted, as_target
 from gcalign.transport import operator
 from gcalign.transport.distributed import Shard, exchange_headers, gathered, group_name, joined, shard, warn_alone
 from gcalign.transport.gradients import Choice
 from gcalign.transport.operators.sources import Given, Inner, Mask, Source, without_itself
 from gcalign.transport.problem import Options, Problem, as_constraints
-from gcalign.transport.statistics import Reads
 from gcalign.transport.support import Full, Groups, Support, values_readable
 from gcalign.transport.warm import Memory
 

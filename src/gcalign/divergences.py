@@ -12,8 +12,7 @@ from torch import Tensor
 
 from gcalign.constraints import Hard, Penalty, TotalVariation
 from gcalign.errors import CallRepr, one_of, positive
-from gcalign.plan import Plan
-from gcalign.transport.statistics import Statistic, off_log, off_mass, positives, softplus, squares
+from gcalign.plan import Plan, Statistic, off_log, off_mass, positives, softplus, squares
 from gcalign.transport.support import Pairs
 
 MOST_WEIGHT = 1e6

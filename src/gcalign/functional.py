@@ -17,11 +17,10 @@ from gcalign.constraints import Columns, Constraint, Marginal, Rows, TotalMass
 from gcalign.errors import positive
 from gcalign.geometry import Entropic, Geometry, as_geometry
 from gcalign.objective import Objective
-from gcalign.plan import Plan
+from gcalign.plan import Plan, Reads
 from gcalign.transport import operator
 from gcalign.transport.operators.sources import Given
 from gcalign.transport.problem import Options, Problem, as_constraints
-from gcalign.transport.statistics import Reads
 from gcalign.transport.support import Full
 
 Views = Tensor | Sequence[Tensor]

@@ -16,10 +16,10 @@ from gcalign.constraints import Columns, Rows
 from gcalign.errors import CallRepr, positive
 from gcalign.geometry import Entropic
 from gcalign.kernels import Cosine
+from gcalign.plan import Reads
 from gcalign.transport.operator import solve
 from gcalign.transport.operators.sources import Inner
 from gcalign.transport.problem import Options, Problem
-from gcalign.transport.statistics import Reads
 from gcalign.transport.support import (
     Full,
     Groups,
@@ -234,12 +234,10 @@ def _grouped(
         order = torch.argsort(on, stable=True)
         on, to, value = on[order], to[order], value[order]
     g, h = (torch.stack(side) for side in zip(*codes, strict=True))
-    values, pairs = (
-        torch.tensor(levels, dtype=dtype, device=like.device),
-        Pairs(on, to, value, sides.shape, shift=shift),
-    )
+    values = torch.tensor(levels, dtype=dtype, device=like.device)
+    pairs = Pairs(on, to, value, sides.shape, shift=shift)
     groups = Groups(g, h, values, pairs, like.new_ones(n), like.new_ones(m), sides.shape)
-    return replace(groups, pairs=replace(groups.pairs, weight=value - groups.on_pairs()))
+    return replace(groups, pairs=replace(pairs, weight=value - groups.on_pairs()))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -413,17 +411,11 @@ class Solved(Support):
         plan = (self.source.rows(start, stop) + self.log_u[start:stop, None] + self.log_v).exp()
         return plan if self.pairs is None else torch.lerp(plan, self.pairs.rows(start, stop), self.weight)
 
-    def dot(self, x: Tensor) -> Tensor:
-        return torch.cat([self.rows(*span) @ x for span in spans(self.shape)])
-
     def tdot(self, x: Tensor) -> Tensor:
         total = x.new_zeros(self.shape[1], *x.shape[1:])
         for start, stop in spans(self.shape):
             total += self.rows(start, stop).T @ x[start:stop]
         return total
-
-    def entropy(self) -> Tensor:
-        return torch.cat([torch.xlogy(t, t).sum(1) for t in (self.rows(*span) for span in spans(self.shape))])
 
     def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:
         pairs = None if self.pairs is None else self.pairs.scaled(left, right)

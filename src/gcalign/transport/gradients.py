@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from gcalign.constraints import Marginal
+from gcalign.plan import Adjoints, Reads, Statistic, Vectors
 from gcalign.transport.operators.blocked import Block, Blocked
 from gcalign.transport.operators.sources import Inner, add_offset
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.sinkhorn import Scalings, exponents
-from gcalign.transport.statistics import Adjoints, Reads, Statistic, Vectors
 from gcalign.transport.support import Pairs, Support
 
 REVERSED = 8  # iterations between two tests of whether the adjoint is negligible

@@ -19,14 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from gcalign.constraints import Columns, Constraint, Hard, Marginal, Relaxed, Rows, TotalVariation
 from gcalign.geometry import Entropic
-from gcalign.plan import Plan
+from gcalign.plan import STATISTICS, Adjoints, Plan, Reads, Vectors
 from gcalign.transport.distributed import Shard
 from gcalign.transport.gradients import Choice, backward, choose, read, statistics_of
 from gcalign.transport.operators.blocked import Blocked, Cached, Frame, Reference, Stored, Streamed, block_rows
 from gcalign.transport.operators.sources import Given, Inner, Mask
 from gcalign.transport.problem import MODES, Options, Problem
 from gcalign.transport.sinkhorn import LogStep, Scalings, Stop, Sweep, iterate, scalings
-from gcalign.transport.statistics import STATISTICS, Adjoints, Reads, Vectors
 from gcalign.transport.support import Full, Groups, Pairs, check_no_self_pairs, check_weights, values_readable
 
 

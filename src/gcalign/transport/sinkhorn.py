@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from gcalign.constraints import Marginal
+from gcalign.plan import Reads
 from gcalign.transport.operators.blocked import Blocked, Reference
 from gcalign.transport.problem import Options, Problem
-from gcalign.transport.statistics import Reads
 from gcalign.transport.support import Pairs
 
 FIRST_CHECK = 5  # iterations before the first test for convergence of linear steps, which waits for the device

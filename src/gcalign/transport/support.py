@@ -32,13 +32,13 @@ class Support(ABC):
     def rows(self, start: int, stop: int) -> Tensor:  # [stop − start, m]
         """Dense rows of T."""
 
-    @abstractmethod
     def dot(self, x: Tensor) -> Tensor:  # [m] or [m, d] -> [n] or [n, d]
         """T x."""
+        return torch.cat([self.rows(*span) @ x for span in spans(self.shape)])
 
-    @abstractmethod
     def entropy(self) -> Tensor:  # [n]
         """Σ_j T_ij log T_ij of each row."""
+        return torch.cat([torch.xlogy(t, t).sum(1) for t in (self.rows(*span) for span in spans(self.shape))])
 
     @abstractmethod
     def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:  # [n], [m]

@@ -22,11 +22,10 @@ from gcalign.lab.bench.peers import Loss
 from gcalign.lab.bench.table import BenchResult, BenchTable, Row
 from gcalign.lab.terminal import Progress
 from gcalign.methods import method
-from gcalign.plan import Plan
+from gcalign.plan import Plan, Reads
 from gcalign.transport import operator
 from gcalign.transport.operators import blocked
 from gcalign.transport.problem import Options, Problem
-from gcalign.transport.statistics import Reads
 
 METHODS = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot", "simclr", "iot")
 # views, allocations, and the reading of one number, which is a wait and no operation
