@@ -186,7 +186,13 @@ def per_side(value: Any) -> tuple[Any, Any]:
 
 def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
     if name == "teacher":
-        return _teacher(value, z, which)
+        if not isinstance(value, Tensor) or value.dim() != 2 or len(value) != len(z) or not value.is_floating_point():
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"teacher={got} must be a tensor [{len(z)}, D], an embedding for each row of {which}; pass "
+                "teacher=(t1, t2)"
+            )
+        return value.detach().to(z.device, z.dtype)
     try:
         column = torch.as_tensor(value, device=z.device)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -203,13 +209,3 @@ def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
     if column.is_floating_point() or column.is_complex():
         raise TypeError(f"{name} has dtype {column.dtype}; it must be whole numbers, try {name}.long()")
     return column.long()
-
-
-def _teacher(value: Any, z: Tensor, which: str) -> Tensor:
-    shaped = isinstance(value, Tensor) and value.dim() == 2 and len(value) == len(z) and value.is_floating_point()
-    if not shaped:
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(
-            f"teacher={got} must be a tensor [{len(z)}, D], an embedding for each row of {which}; pass teacher=(t1, t2)"
-        )
-    return value.detach().to(z.device, z.dtype)

@@ -261,13 +261,10 @@ class Sum(Divergence):
 
     def __post_init__(self) -> None:
         parts = [d for _, d in self.terms]
-        for name, value in (
-            ("statistics", tuple(f for d in parts for f in d.statistics)),
-            ("powers", tuple(q for d in parts for q in d.powers)),
-            ("needs_columns", any(d.needs_columns for d in parts)),
-            ("reads_entries", any(d.reads_entries for d in parts)),
-        ):
-            object.__setattr__(self, name, value)
+        for name in ("statistics", "powers"):
+            object.__setattr__(self, name, tuple(x for d in parts for x in getattr(d, name)))
+        for name in ("needs_columns", "reads_entries"):
+            object.__setattr__(self, name, any(getattr(d, name) for d in parts))
 
     def per_row(self, plan: Plan) -> Tensor:
         losses = [weight * d.per_row(mine) for weight, d, mine in self._each(plan)]

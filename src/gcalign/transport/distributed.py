@@ -133,7 +133,16 @@ def exchange_headers(
             raise RuntimeError(
                 f"rank {rank} has an error in its batch, so no batch can be joined; see the error of that rank"
             )
-    _check_same_criterion(shard, [h[4] for h in ranks], f"{criterion} at eps={eps:g}")
+    other = next((rank for rank, h in enumerate(ranks) if h[4] != ranks[0][4]), None)
+    if other is not None:  # all ranks find this, and tell each other their criterion
+        words: list[Any] = [None] * shard.world
+        dist.all_gather_object(words, f"{criterion} at eps={eps:g}", group=shard.group)
+        raise ValueError(
+            f"ranks 0 and {other} have different criteria, so their losses are not those of one batch: "
+            f"{words[0]} and {words[other]}; make the criterion with the same settings on every rank, and start a "
+            "learnt eps from the same value (DistributedDataParallel around a module that holds the criterion keeps it "
+            "equal)"
+        )
     for rank, h in enumerate(ranks):
         if h[5] != ranks[0][5]:
             raise ValueError(
@@ -147,20 +156,6 @@ def exchange_headers(
 def digest(text: str) -> int:
     """A number for a text, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
-
-
-def _check_same_criterion(shard: Shard, digests: list[int], criterion: str) -> None:
-    """Raise if ranks have different criteria; all ranks then exchange them in words, to name both."""
-    other = next((rank for rank, number in enumerate(digests) if number != digests[0]), None)
-    if other is None:
-        return
-    words: list[Any] = [None] * shard.world
-    dist.all_gather_object(words, criterion, group=shard.group)
-    raise ValueError(
-        f"ranks 0 and {other} have different criteria, so their losses are not those of one batch: "
-        f"{words[0]} and {words[other]}; make the criterion with the same settings on every rank, and start a learnt "
-        "eps from the same value (DistributedDataParallel around a module that holds the criterion keeps it equal)"
-    )
 
 
 def joined(shard: Shard, side: Side, sizes: list[int]) -> Side:

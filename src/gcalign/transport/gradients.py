@@ -72,9 +72,6 @@ def choose(problem: Problem, options: Options, reads: Reads, converged: bool) ->
     return Choice("implicit", f"the plan has converged and {why}, so its fixed point is differentiated")
 
 
-# --- what a divergence reads ----------------------------------------------------------------------------------
-
-
 def _power_sum(log_p: Tensor, t: Tensor, *, q: float) -> Tensor:  # [b, m], [b, m] -> [b]
     """log Σ_j T_ij P_ij^q of each row."""
     return torch.logsumexp(torch.where(t > 0, q * log_p + t.log(), -torch.inf), 1)

@@ -228,15 +228,14 @@ def _read_matrix(
 ) -> Vectors:
     """What a divergence reads of a plan that is a matrix."""
     target, statistics = problem.support, statistics_of(reads, problem.support)
-    t = None if isinstance(target, Pairs) and not statistics else target.dense()
     terms = log_plan.new_zeros(len(log_plan), 0)
     if statistics:
-        assert t is not None
+        t = target.dense()
         terms = torch.stack([f(log_plan, t) for f in statistics], 1)
     if isinstance(target, Pairs):
         on_target = log_plan[target.i, target.j]
     else:
-        assert t is not None
+        t = target.dense()
         on_target = log_plan.masked_fill(t == 0, 0)
         on_target = on_target if reads.entries else (t * on_target).sum(1)
     return Vectors(on_target, log_rows, log_columns, terms, a, b, problem.eps)

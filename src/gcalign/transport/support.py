@@ -346,9 +346,6 @@ def join(left: Tensor, right: Tensor, distinct: bool) -> tuple[Tensor, Tensor]:
     return i[other], j[other]
 
 
-# --- what is wrong with a target: errors with the value, the rule and the remedy ------------------------------
-
-
 def values_readable() -> bool:
     """Whether values of tensors can be read: not under torch.compile, nor while a CUDA graph is captured."""
     if torch.compiler.is_compiling():
