@@ -24,7 +24,7 @@ STOREYS = [
     ("kernels", "geometry", "batch", "transport", "transport.support"),
     ("transport.distributed",),
     ("metrics", "constraints", "transport.operators"),
-    ("transport.warm", "transport.problem", "plan"),
+    ("transport.problem", "plan"),
     ("divergences", "transport.sinkhorn"),
     ("multi",),
     ("transport.gradients",),

@@ -29,8 +29,8 @@ from gcalign.transport.distributed import Shard, exchange_headers, gathered, gro
 from gcalign.transport.gradients import Choice
 from gcalign.transport.operators.sources import Given, Inner, Mask, Source, without_itself
 from gcalign.transport.problem import Options, Problem, as_constraints
+from gcalign.transport.sinkhorn import Memory
 from gcalign.transport.support import Full, Groups, Support, values_readable
-from gcalign.transport.warm import Memory
 
 LAYOUTS = {"cross": Sides.in_cross, "joint": Sides.in_joint}
 _ENTROPIC = Entropic()
@@ -267,7 +267,9 @@ class Alignment(Objective):
             return first, second, negatives, allowed
         words, eps = "", 0.0
         if values_readable():
-            words, eps = self._identity(), float(self.kernel.eps if self.geometry is None else self.geometry.eps)
+            words, eps = repr(self), float(self.kernel.eps if self.geometry is None else self.geometry.eps)
+            if self.kernel.learnable:  # whose ε, in words, is rounded
+                words = words.replace(repr(self.kernel), "learnt kernel", 1)
         sizes = exchange_headers(share, (first, second), z1.device, negatives=negatives, criterion=words, eps=eps)
         rows, columns, more = ([size[k] for size in sizes] for k in range(3))
         both = joined(share, first, rows)
@@ -278,10 +280,6 @@ class Alignment(Objective):
         if negatives is not None:
             negatives = gathered(share, negatives, more)
         return both, both if z1 is z2 else joined(share, second, columns), negatives, allowed
-
-    def _identity(self) -> str:
-        """The criterion in words, without the value of a learnt ε."""
-        return repr(self) if not self.kernel.learnable else repr(self).replace(repr(self.kernel), "learnt kernel", 1)
 
     def _check_warm_start(self, inputs: Inputs) -> None:
         if torch.compiler.is_compiling():

@@ -109,13 +109,10 @@ class Plan:
 
     def times(self, shift: Tensor) -> Plan:
         """The plan times e^shift."""
-        on_target = self.on_target
-        if isinstance(self.target, Pairs):
-            on_target = on_target + shift
-        elif on_target.dim() == 1:
-            on_target = on_target + shift * self.target.mu
-        else:
-            on_target = on_target + shift * (self.target.dense() > 0)
+        added = shift
+        if not isinstance(self.target, Pairs):
+            added = shift * (self.target.mu if self.on_target.dim() == 1 else self.target.dense() > 0)
+        on_target = self.on_target + added
         return replace(
             self,
             log_u=self.log_u + shift,
@@ -133,13 +130,15 @@ class Plan:
 
     def blocks(self) -> Iterator[Tensor]:
         """log P in blocks of rows."""
-        if self.log_plan is not None:
-            yield self.log_plan
-            return
         for start, stop in spans(self.shape):
-            with torch.autocast(self.log_u.device.type, enabled=False):
-                block = self.kernel.rows(start, stop)
-            yield block + self.log_u[start:stop, None] + self.log_v
+            if self.log_plan is not None:
+                yield self.log_plan[start:stop]
+            else:
+                yield self._log_k(start, stop) + self.log_u[start:stop, None] + self.log_v
+
+    def _log_k(self, start: int, stop: int) -> Tensor:
+        with torch.autocast(self.log_u.device.type, enabled=False):
+            return self.kernel.rows(start, stop)
 
     @cached_property
     def log(self) -> Tensor:  # [n, m]
@@ -208,13 +207,10 @@ class Plan:
     @cached_property
     def cost(self) -> Tensor:
         """⟨P, C⟩ with C = −ε log K: what the plan costs, without its entropy (Eq. 3, eq:eot)."""
-        total, start = torch.zeros_like(self.eps), 0
-        for log_p in self.blocks():
-            with torch.autocast(self.log_u.device.type, enabled=False):
-                log_k = self.kernel.rows(start, start + len(log_p))
+        total = torch.zeros_like(self.eps)
+        for span, log_p in zip(spans(self.shape), self.blocks(), strict=True):
             p = log_p.exp()
-            total = total - self.eps * (p * log_k.masked_fill(p == 0, 0)).sum()
-            start += len(log_p)
+            total = total - self.eps * (p * self._log_k(*span).masked_fill(p == 0, 0)).sum()
         return total
 
     @property

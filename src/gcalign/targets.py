@@ -376,14 +376,10 @@ class Teacher(Target):
         assert factors is not None
         source, eps = Inner(*factors, exclude_self=sides.joint), x.new_tensor(self.eps)
         problem = Problem.of(source, (Rows(), Columns()), Entropic(), eps, eps_value=self.eps)
-        options = Options(self.iterations, self.tol, block="auto")
-        plan = solve(problem, options, Reads(plan=True))
-        pairs = None
-        if self.weight > 0:
-            known = Identity().on(sides, dtype)
-            if not isinstance(known, Pairs):
-                raise ValueError("Teacher(weight=…) reads ids, which torch.compile cannot join; leave one of them out")
-            pairs = known
+        plan = solve(problem, Options(self.iterations, self.tol, block="auto"), Reads(plan=True))
+        pairs = Identity().on(sides, dtype) if self.weight > 0 else None
+        if pairs is not None and not isinstance(pairs, Pairs):
+            raise ValueError("Teacher(weight=…) reads ids, which torch.compile cannot join; leave one of them out")
         solved = Solved(source, plan.log_u, plan.log_v, pairs, self.weight)
         return solved if source.shape[0] * source.shape[1] > DENSE_ENTRIES else Full(solved.dense())
 

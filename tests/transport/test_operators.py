@@ -13,7 +13,7 @@ from gcalign.kernels import Cosine, Kernel, SquaredEuclidean
 from gcalign.transport.operators import blocked
 from gcalign.transport.operators.blocked import Reference, Stored, Streamed
 from gcalign.transport.operators.sources import Given, Inner
-from gcalign.transport.warm import Memory
+from gcalign.transport.sinkhorn import Memory
 
 NAMES = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot")
 

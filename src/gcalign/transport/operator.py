@@ -199,8 +199,10 @@ class _Forbidden(Constraint):
 
 def _by_autograd(problem: Problem, options: Options, reads: Reads) -> Plan:
     """A plan by log-space iterations that autograd differentiates. Without values to read, all of them are done."""
-    if options.check_finite and torch.compiler.is_compiling():
-        _assert_masses(problem)
+    for name, side in (("row", problem.rows), ("column", problem.columns)):
+        if options.check_finite and torch.compiler.is_compiling() and side is not None:  # eager code has refused it
+            message = f"a {name} of the target has no positive; give it a positive weight, or drop the sample"
+            torch._assert_async((side.mass > 0).all(), message)
     kernel, both = Reference(problem.kernel), problem.constrained == 2
     step = LogStep(kernel, problem)
     tested = options if both and values_readable() else replace(options, tol=0)
@@ -213,14 +215,6 @@ def _by_autograd(problem: Problem, options: Options, reads: Reads) -> Plan:
     log_plan = kernel.log_k + a[:, None] + b
     vectors = _read_matrix(log_plan, problem, reads, a + log_kv, b + kernel.log_rmatvec(a), a, b)
     return Plan.of(problem, vectors, done if problem.constrained else 0, (converged and stop.accurate) or not both)
-
-
-def _assert_masses(problem: Problem) -> None:
-    """Make compiled code raise if a mass is not positive; eager code has refused the target before."""
-    for name, side in (("row", problem.rows), ("column", problem.columns)):
-        if side is not None:
-            message = f"a {name} of the target has no positive; give it a positive weight, or drop the sample"
-            torch._assert_async((side.mass > 0).all(), message)
 
 
 def _read_matrix(
