@@ -59,9 +59,8 @@ def choose(problem: Problem, options: Options, reads: Reads, converged: bool) ->
         raise ValueError(f"gradient='envelope' would be wrong: {why}; use 'implicit' or 'auto'")
     if not converged:
         asked = "" if requested in ("auto", "truncated") else f"{requested} was requested, but "
-        return Choice(
-            "truncated", f"{asked}the plan has not converged, so its iterations are differentiated one by one"
-        )
+        why = "the plan has not converged, so its iterations are differentiated one by one"
+        return Choice("truncated", asked + why)
     if requested != "auto":
         return Choice(requested, "requested")
     if enveloped:

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ from gcalign.transport.operators.sources import Source
 RowStep = Callable[[Tensor, slice], Tensor]  # (log(K v) of some rows, which) -> log u of those rows
 Block = tuple[int, int, Tensor]  # first row, last row, rows of K̂
 TAME = 1 / 4.2  # of the dtype's logarithmic range: up to this bound plain scalings stay inside it, as do their products
+BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
+ELSEWHERE = 1 << 26
 _HALF = 10.5  # e^±10.5 is in the range of float16
 _SMALL = 1 << 28  # bytes that nobody misses
 _ENTRIES = 1 << 22  # of a block, where its rows are ours to choose
@@ -50,7 +52,7 @@ class Blocked(ABC):
 
     Args:
         source: log K.
-        block: rows of a block.
+        rows: how many are a block; 0 chooses.
         shard: the rows of this rank; None for all.
         saved: a frame and the rows of K̂ that were made in it earlier; None chooses a frame.
         exact: products by log-sum-exp alone: slower, but no value is read.
@@ -61,15 +63,16 @@ class Blocked(ABC):
     unit: ClassVar[float] = 0.0  # log of the largest entry of each row in a frame that is not plain
 
     def __init__(
-        self, source: Source, block: int, shard: Shard | None = None, saved: Saved | None = None, *, exact: bool = False
+        self, source: Source, rows: int = 0, shard: Shard | None = None, saved: Saved | None = None, exact: bool = False
     ) -> None:
         self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
         frame, kept = (None, None) if saved is None else saved
         self.kept = kept if kept is not None and len(kept) else None
         self.filled: list[Block] = []  # K̂, if all of it is stored
         self.first, self.last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])  # this rank's rows
-        self.spans = [*pairwise([*range(self.first, self.last, block), self.last])] if self.last > self.first else []
-        self.block = min(block, self.last - self.first)
+        rows = rows or max(1, BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE) // self.shape[1])
+        self.spans = [*pairwise([*range(self.first, self.last, rows), self.last])] if self.last > self.first else []
+        self.block = min(rows, self.last - self.first)
         self.like = source.tensors[0].detach()
         self._range = -math.log(torch.finfo(self.like.dtype).tiny)  # 87 for float32, 708 for float64
         self._most = 0.45 * self._range
@@ -293,20 +296,12 @@ def _part(x: Tensor, start: int, stop: int) -> Tensor:
     return x if len(x) == 1 else x[start:stop]
 
 
-BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
-ELSEWHERE = 1 << 26
-
-
 class Stored(Blocked):
     """One matrix [n, m]; the first pass fills it and uses each block while it is in the cache."""
 
-    def __init__(self, source: Source, block: int = 0, *more: Any, **options: Any) -> None:
-        entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE)
-        super().__init__(source, block or max(1, entries // source.shape[1]), *more, **options)
-        if self.kept is not None:
-            self.filled = [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
-
     def blocks(self) -> Iterable[Block]:
+        if self.kept is not None and not self.filled:
+            self.filled = [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
         return self.filled or self._new_blocks(self._make)
 
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
