@@ -345,7 +345,7 @@ class LinearStep:
         assert tau_1 is not None
         assert tau_2 is not None
         self.tau_1, self.tau_2 = tau_1, tau_2
-        self.r, self.c = operator.r.detach(), operator.c.detach()
+        self.r, self.c = operator.r, operator.c
         self.top_rows, self.top_columns = _top(self.rows, tau_1, self.r), _top(self.columns, tau_2, self.c)
         self.start, self.free = self.c.expand(m).exp(), self.r.expand(n).exp()  # products need vectors without stride 0
         self.one = operator.spans == [(0, n)]
