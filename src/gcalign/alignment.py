@@ -325,7 +325,7 @@ class Alignment(Objective):
 
     def __repr__(self) -> str:
         constraints = f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"
-        usual = {"target": ..., "geometry": None, "layout": ..., "reduction": "mean", **_OPTIONS}
+        usual = {"target": None, "geometry": None, "layout": None, "reduction": "mean", **_OPTIONS}
         always = ("target", "layout", "iterations", "tol", "gradient")
         values = {name: getattr(self, name) for name in usual}
         named = [f"{name}={x!r}" for name, x in values.items() if name in always or x != usual[name]]
@@ -397,12 +397,9 @@ class Symmetric(Objective):
         there_queue, back_queue = self._queues(inputs, joint)
         there = self.alignment._loss(z1, z2, inputs._replace(queue=there_queue))
         target = Transposed(self.alignment.target if inputs.target is None else as_target(inputs.target))
+        turned = (inputs if joint else inputs.exchanged())._replace(target=target, queue=back_queue)
         with nullcontext() if memory is None else memory.exchanged():
-            if joint:
-                back = self.alignment._loss(z1, z2, inputs._replace(target=target, queue=back_queue))
-            else:
-                turned = inputs.exchanged()._replace(target=target, queue=back_queue)
-                back = self.alignment._loss(z2, z1, turned)
+            back = self.alignment._loss(z1, z2, turned) if joint else self.alignment._loss(z2, z1, turned)
         if there.shape != back.shape:
             raise ValueError(
                 f"reduction='none' has {len(there)} rows in one direction and {len(back)} in the other; "

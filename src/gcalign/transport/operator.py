@@ -1,7 +1,8 @@
 """Solving with its gradient: for autograd as a function of Python objects, for torch.compile as one torch operator.
 
 Both run `_forward` and `_backward`. In eager code a problem is passed as it is. A torch operator takes only tensors,
-numbers and strings, so `pack` takes the call apart and `unpack` puts it together again.
+numbers and strings, so `pack` takes the call apart and `unpack` puts it together again. Other constraint sets, and
+`gradient="unrolled"`, have a plan that is stored whole and that autograd follows.
 """
 
 from __future__ import annotations
