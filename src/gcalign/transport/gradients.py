@@ -34,7 +34,7 @@ REVERSED = 8  # iterations between two tests of whether the adjoint is negligibl
 MANY = 20  # recorded iterations from which their reversal may end early
 LARGE = 1 << 20  # entries of a kernel from which a step on the CPU takes longer than a look at its result
 Factors = tuple[Tensor, Tensor]  # of rows and of columns: vectors, or matrices with a vector in each column
-Rows = Callable[[int, int], Tensor]  # (first row, last row) -> these rows of a matrix [n, m]
+SomeRows = Callable[[int, int], Tensor]  # (first row, last row) -> these rows of a matrix [n, m]
 
 # --- which gradient -------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ def backward(
         on_target = on_target.masked_fill(target.dense() == 0, 0)
     if adjoint.log_columns is not None and not len(adjoint.log_columns):
         adjoint = adjoint._replace(log_columns=None)
-    extra, parts, factors, eps_grad = list[Rows](), None, None, None
+    extra, parts, factors, eps_grad = list[SomeRows](), None, None, None
     if mode == "envelope" and problem.constrained:
         if on_target is None:
             return None, [None] * len(wanted)
@@ -195,7 +195,7 @@ def _price_slope(problem: Problem, s: Scalings, weight: Tensor, scale: Tensor) -
 
 
 def _direct(
-    operator: Blocked, target: Support, on: Tensor | None, adjoint: Adjoints, extra: Sequence[Rows]
+    operator: Blocked, target: Support, on: Tensor | None, adjoint: Adjoints, extra: Sequence[SomeRows]
 ) -> tuple[Tensor, Tensor]:
     """Adjoints of a and b, but for what reaches them through log(K v) and log(Kᵀ u)."""
     to_a, to_b = [adjoint.a, adjoint.log_rows], [adjoint.b, adjoint.log_columns]
@@ -586,7 +586,7 @@ def _pullback(
     wanted: Sequence[bool],
     factors: Factors | None,
     on: Tensor | None,
-    extra: list[Rows],
+    extra: list[SomeRows],
 ) -> list[Tensor | None]:
     """The gradient in each tensor of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (on the target) + extra rows.
 
@@ -632,7 +632,9 @@ def _pull_rank_one(operator: Blocked, left: Tensor, right: Tensor, grads: list[T
         psi *= right
 
 
-def _pull_blocks(operator: Blocked, factors: Factors | None, extra: Sequence[Rows], grads: list[Tensor | None]) -> None:
+def _pull_blocks(
+    operator: Blocked, factors: Factors | None, extra: Sequence[SomeRows], grads: list[Tensor | None]
+) -> None:
     weights = operator.like.new_empty(operator.block, operator.shape[1])
     for start, stop, k in operator.blocks() if factors else ((*span, None) for span in operator.spans):
         w = weights[: stop - start]

@@ -23,7 +23,7 @@ from gcalign.geometry import Entropic
 from gcalign.plan import STATISTICS, Adjoints, Plan, Reads, Vectors
 from gcalign.transport.distributed import Shard
 from gcalign.transport.gradients import Choice, backward, choose, read, statistics_of
-from gcalign.transport.operators.blocked import Blocked, Cached, Frame, Reference, Stored, Streamed, block_rows
+from gcalign.transport.operators.blocked import Blocked, Cached, Frame, Kept, Reference, Stored, Streamed, block_rows
 from gcalign.transport.operators.sources import Given, Inner, Mask
 from gcalign.transport.problem import MODES, Options, Problem
 from gcalign.transport.sinkhorn import LogStep, Scalings, Stop, Sweep, iterate, scalings
@@ -244,7 +244,7 @@ class Solved(NamedTuple):
 
     scalings: Scalings
     mode: str
-    kernel: tuple[Frame, Tensor] | None  # what is stored of K̂, and its frame; None: no gradient is wanted
+    kernel: Kept | None  # what is stored of K̂, and its frame; None: no gradient is wanted
 
 
 class Call(NamedTuple):
@@ -268,7 +268,7 @@ def _call(problem: Problem, options: Options, reads: Reads) -> Call:
     return Call(problem, options, reads, block, wanted, wanted and problem.eps.requires_grad)
 
 
-def _kernel_operator(call: Call, saved: tuple[Frame, Tensor] | None = None) -> Blocked:
+def _kernel_operator(call: Call, saved: Kept | None = None) -> Blocked:
     """K as an operator on vectors: stored, made again, or made again from a float16 copy."""
     kernel, shard, exact = call.problem.kernel, call.problem.shard, not call.options.reads_values
     kind = Cached if call.options.cache is not None else Streamed if call.block else Stored

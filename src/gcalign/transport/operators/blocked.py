@@ -44,7 +44,7 @@ class Frame(NamedTuple):
     plain: bool = False  # whether only the kernel's offsets are taken off
 
 
-Saved = tuple[Frame, Tensor]  # and the rows of K̂ that are stored in it
+Kept = tuple[Frame, Tensor]  # and the rows of K̂ that are stored in it
 
 
 class Blocked(ABC):
@@ -63,7 +63,7 @@ class Blocked(ABC):
     unit: ClassVar[float] = 0.0  # log of the largest entry of each row in a frame that is not plain
 
     def __init__(
-        self, source: Source, rows: int = 0, shard: Shard | None = None, saved: Saved | None = None, exact: bool = False
+        self, source: Source, rows: int = 0, shard: Shard | None = None, saved: Kept | None = None, exact: bool = False
     ) -> None:
         self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
         frame, kept = (None, None) if saved is None else saved
@@ -94,7 +94,7 @@ class Blocked(ABC):
         """How far results of a product must lie above its largest factor, since it may lose that much times it."""
         return self._lost() + math.log(max(self.shape))
 
-    def saved(self) -> Saved:
+    def saved(self) -> Kept:
         """The frame and what is stored in it, for the backward pass."""
         if self.frame is None:
             self._move(self.like.new_zeros(self.shape[0]), self.like.new_zeros(self.shape[1]))
