@@ -394,18 +394,20 @@ class BlockSums(Constraint):
 
     def _groups(self, problem: Problem, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The number of each row's and each column's group, found once for a problem."""
-        codes, sides = problem.memo.setdefault(self, []), problem.sides
-        for name, length in zip(("rows", "columns"), shape if not codes else (), strict=False):
+        if self in problem.memo:
+            return problem.memo[self]
+        codes = []
+        for name, length in zip(("rows", "columns"), shape, strict=True):
             groups = getattr(self, name)
-            if groups is None and sides is not None:
-                groups = getattr(sides, name).domains
+            if groups is None and problem.sides is not None:
+                groups = getattr(problem.sides, name).domains
             if groups is None or len(groups) != length:
                 got = "none" if groups is None else f"{len(groups)}"
                 raise ValueError(
                     f"BlockSums needs a group for each of {length} {name}, got {got}; give {name}= or domains="
                 )
             codes.append(torch.unique(groups, return_inverse=True)[1].to(problem.eps.device))
-        return codes[0], codes[1]
+        return problem.memo.setdefault(self, (codes[0], codes[1]))
 
     def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
         g, h = self._groups(problem, (z.shape[0], z.shape[1]))
