@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.nn.functional import pad
 
-from gcalign.batch import (
-    Inputs,
-    Side,
-    Sides,
-    as_sides,
-    check_embeddings,
-    check_negatives,
-    inputs_of,
-    per_sample,
-    refuse_non_finite,
-)  # fmt: skip
+from gcalign.batch import Inputs, Side, Sides, as_sides, check_embeddings, inputs_of, per_sample, refuse_non_finite
 from gcalign.constraints import Constraint
 from gcalign.divergences import Divergence
 from gcalign.entries import Entries
@@ -31,17 +22,15 @@ from gcalign.geometry import Entropic, Geometry, as_geometry
 from gcalign.kernels import Factors, Kernel, as_kernel
 from gcalign.multi import joint_plan
 from gcalign.objective import Objective, refuse_loss, refuse_unread
-from gcalign.plan import Plan
+from gcalign.plan import Plan, Reads
 from gcalign.targets import Identity, Labels, Target, Weighted, as_target
 from gcalign.transport import operator
-from gcalign.transport.distributed import exchange_headers, gathered, group_name, joined, shard, warn_alone
-from gcalign.transport.gradients import Choice, Reads
-from gcalign.transport.operators.sharded import Shard
+from gcalign.transport.distributed import Shard, exchange_headers, gathered, group_name, joined, shard, warn_alone
+from gcalign.transport.gradients import Choice
 from gcalign.transport.operators.sources import Given, Inner, Mask, Source, without_itself
 from gcalign.transport.problem import Options, Problem, as_constraints
-from gcalign.transport.support import Full, Groups
-from gcalign.transport.validation import values_readable
-from gcalign.transport.warm import Memory
+from gcalign.transport.sinkhorn import Memory
+from gcalign.transport.support import Full, Groups, Support, values_readable
 
 LAYOUTS = {"cross": Sides.in_cross, "joint": Sides.in_joint}
 _ENTROPIC = Entropic()
@@ -93,14 +82,6 @@ class Alignment(Objective):
         Alignment(Cosine(eps=0.2), (Rows(), Columns(penalty=0.5)), KL(), target=Identity(), layout='cross', ...)
     """
 
-    kernel: Kernel
-    constraints: tuple[Constraint, ...]
-    divergence: Divergence
-    target: Target
-    geometry: Geometry | None
-    layout: str
-    reduction: str
-    options: Options
     gather: bool
     group: str  # the name of a process group
     memory: Memory | None  # of a warm start
@@ -155,7 +136,7 @@ class Alignment(Objective):
     # --- the loss: problem → plan → divergence ----------------------------------------------------------------
 
     def _loss(self, z1: Tensor, z2: Tensor | None, inputs: Inputs) -> Tensor:
-        if not self.gather and dist.is_available() and dist.is_initialized():
+        if not self.gather:
             warn_alone()
         with operator.without_autocast(z1.device):
             problem = self._problem(z1, z2, inputs, self.gather)  # K_θ, B, P_tgt of this batch
@@ -183,8 +164,8 @@ class Alignment(Objective):
     def _reads(self, problem: Problem) -> Reads:
         """What the divergence reads of a plan."""
         d = self.divergence
-        rows = None if problem.rows is None else problem.rows.penalty
-        columns = None if problem.columns is None else problem.columns.penalty
+        rows = problem.rows and problem.rows.penalty
+        columns = problem.columns and problem.columns.penalty
         # a loss for each row may be weighted, and P − T is the gradient of their mean alone
         dual = self.reduction == "mean" and d.has_dual(rows, columns)
         return Reads(d.statistics, d.powers, d.reads_entries, d.needs_columns, dual)
@@ -235,8 +216,8 @@ class Alignment(Objective):
         first, second, negatives, allowed = self._inputs(z1, z1 if z2 is None else z2, inputs, target, share)
         sides = Sides(first, first, joint=True) if alone else LAYOUTS[self.layout](first, second)
         value = self.kernel.eps if self.geometry is None else self.geometry.eps
-        dtype, device = first.features.dtype, first.features.device
-        eps = torch.as_tensor(value, dtype=dtype, device=device)
+        dtype = first.features.dtype
+        eps = torch.as_tensor(value, dtype=dtype, device=first.features.device)
         support = target.on(sides, dtype)
         if isinstance(support, Groups) and self.divergence.reads_entries:
             support = Full(support.dense())
@@ -275,7 +256,6 @@ class Alignment(Objective):
             dtype = torch.promote_types(z1.dtype, torch.float32)  # half precision is computed in float32
             first, second = as_sides(z1.to(dtype), z2.to(dtype), inputs, target.reads)
             if negatives is not None:
-                check_negatives(negatives, z1)
                 negatives = negatives.to(dtype)
             if share is not None and allowed is not None and self.layout == "joint":
                 raise ValueError("allowed= cannot be joined over ranks in the joint layout; use groups=")
@@ -287,7 +267,9 @@ class Alignment(Objective):
             return first, second, negatives, allowed
         words, eps = "", 0.0
         if values_readable():
-            words, eps = self._identity(), float(self.kernel.eps if self.geometry is None else self.geometry.eps)
+            words, eps = repr(self), float(self.kernel.eps if self.geometry is None else self.geometry.eps)
+            if self.kernel.learnable:  # whose ε, in words, is rounded
+                words = words.replace(repr(self.kernel), "learnt kernel", 1)
         sizes = exchange_headers(share, (first, second), z1.device, negatives=negatives, criterion=words, eps=eps)
         rows, columns, more = ([size[k] for size in sizes] for k in range(3))
         both = joined(share, first, rows)
@@ -298,10 +280,6 @@ class Alignment(Objective):
         if negatives is not None:
             negatives = gathered(share, negatives, more)
         return both, both if z1 is z2 else joined(share, second, columns), negatives, allowed
-
-    def _identity(self) -> str:
-        """The criterion in words, without the value of a learnt ε."""
-        return repr(self) if not self.kernel.learnable else repr(self).replace(repr(self.kernel), "learnt kernel", 1)
 
     def _check_warm_start(self, inputs: Inputs) -> None:
         if torch.compiler.is_compiling():
@@ -346,17 +324,12 @@ class Alignment(Objective):
         return Given(without_itself(log_k) if sides.joint else log_k, exclude_self=sides.joint)
 
     def __repr__(self) -> str:
-        parts = [f"{self.kernel!r}", f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"]
-        parts += [f"{self.divergence!r}", f"target={self.target!r}"]
-        if self.geometry is not None:
-            parts.append(f"geometry={self.geometry!r}")
-        parts.append(f"layout={self.layout!r}")
-        parts += [f"reduction={self.reduction!r}"] if self.reduction != "mean" else []
-        for name, default in _OPTIONS.items():
-            value = getattr(self.options, name)
-            if value != default or name in ("iterations", "tol", "gradient"):
-                parts.append(f"{name}={value!r}")
-        return f"{type(self).__name__}({', '.join(parts)})"
+        constraints = f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"
+        usual = {"target": None, "geometry": None, "layout": None, "reduction": "mean", **_OPTIONS}
+        always = ("target", "layout", "iterations", "tol", "gradient")
+        values = {name: getattr(self, name) for name in usual}
+        named = [f"{name}={x!r}" for name, x in values.items() if name in always or x != usual[name]]
+        return f"{type(self).__name__}({', '.join([repr(self.kernel), constraints, repr(self.divergence), *named])})"
 
 
 def _with_own(
@@ -388,3 +361,91 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "reduction": lambda value: one_of("reduction", value, ("mean", "none")),
 }
 PARTS = frozenset({*_CHECKS, *_OPTIONS, *_OF_PARTS, "gather", "warm_start"})  # what can be set on a criterion
+
+
+class Symmetric(Objective):
+    """Mean of a loss in both directions, L = ½ L(z1, z2) + ½ L(z2, z1). CLIP does this with InfoNCE.
+
+    A call takes what every criterion takes; see `Objective`. Parts and options are set on it as on an `Alignment`. The
+    directions have different columns, so they have different queues: `queue=(keys of first views, keys of second
+    views)`. One queue holds keys of second views, and the second direction then has none.
+
+    Example:
+        >>> import torch, gcalign
+        >>> one_way = gcalign.method("ince")
+        >>> both_ways = gcalign.Symmetric(one_way)
+        >>> z1, z2 = torch.eye(4), torch.eye(4).flip(0)
+        >>> torch.allclose(both_ways(z1, z2), (one_way(z1, z2) + one_way(z2, z1)) / 2)
+        True
+    """
+
+    def __init__(self, alignment: Alignment) -> None:
+        super().__init__()
+        self.alignment = alignment
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Parts and options are those of the alignment."""
+        if name in PARTS:
+            setattr(self.alignment, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _loss(self, z1: Tensor, z2: Tensor | None, inputs: Inputs) -> Tensor:
+        if z2 is None:  # the target of one tensor is symmetric
+            return self.alignment._loss(z1, None, inputs)
+        joint, memory = self.alignment.layout == "joint", self.alignment.memory
+        there_queue, back_queue = self._queues(inputs, joint)
+        there = self.alignment._loss(z1, z2, inputs._replace(queue=there_queue))
+        target = Transposed(self.alignment.target if inputs.target is None else as_target(inputs.target))
+        turned = (inputs if joint else inputs.exchanged())._replace(target=target, queue=back_queue)
+        with nullcontext() if memory is None else memory.exchanged():
+            back = self.alignment._loss(z1, z2, turned) if joint else self.alignment._loss(z2, z1, turned)
+        if there.shape != back.shape:
+            raise ValueError(
+                f"reduction='none' has {len(there)} rows in one direction and {len(back)} in the other; "
+                "use reduction='mean' if the sides differ in length"
+            )
+        return 0.5 * (there + back)
+
+    def _queues(self, inputs: Inputs, joint: bool) -> tuple[Any, Any]:
+        """The keys that are columns of each direction: those of second views, then those of first views."""
+        queue = inputs.queue
+        if joint:
+            return queue, queue
+        return (queue[1], queue[0]) if isinstance(queue, tuple) and len(queue) == 2 else (queue, None)
+
+    def _jointly(self, views: Sequence[Tensor]) -> Tensor:
+        """The mean over which view is along the rows."""
+        turns = [self.alignment._jointly([*views[k:], *views[:k]]) for k in range(len(views))]
+        return torch.stack(turns).mean(0)
+
+    def plan(self, z1: Tensor, z2: Tensor | None = None, *, gather: bool = False, **inputs: Any) -> Plan:
+        """P_θ of the first direction, z1 along the rows."""
+        return self.alignment.plan(z1, z2, gather=gather, **self._first(inputs))
+
+    def explain(self, z1: Tensor, z2: Tensor | None = None, **inputs: Any) -> Choice:
+        """The gradient mode that is used for such a batch, how the plan is solved, and why."""
+        return self.alignment.explain(z1, z2, **self._first(inputs))
+
+    def _first(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of the first direction."""
+        return {**inputs, "queue": self._queues(inputs_of(inputs), self.alignment.layout == "joint")[0]}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.alignment!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Transposed(Target):
+    """Tᵀ of another target, for exchanged sides."""
+
+    base: Target
+    rule: ClassVar[str] = "both directions need a positive for every row and column; drop the embeddings without one"
+
+    @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]  # a property here
+        return self.base.reads
+
+    def on(self, sides: Sides, dtype: torch.dtype) -> Support:
+        # in the joint layout both sides hold all embeddings, so only T is transposed
+        return self.base.on(sides if sides.joint else sides.exchanged(), dtype).transposed()

@@ -13,7 +13,7 @@ from torch import Tensor
 from gcalign.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from gcalign.queue import Queue
+    from gcalign.entries import Queue
     from gcalign.targets import Target
 
 PER_SIDE = ("labels", "domains", "ids", "weights", "groups", "teacher")  # one value for each sample; first of `Inputs`
@@ -77,11 +77,8 @@ class Side:
 
     def joined(self, other: Side) -> Side:
         """Both sides as one, for the joint layout."""
-
-        def cat(x: Tensor | None, y: Tensor | None) -> Tensor | None:
-            return None if x is None or y is None else torch.cat([x, y])
-
-        both = {name: cat(getattr(self, name), getattr(other, name)) for name in PER_SIDE}
+        known = {name: (getattr(self, name), getattr(other, name)) for name in PER_SIDE}
+        both = {name: torch.cat([x, y]) for name, (x, y) in known.items() if x is not None and y is not None}
         return Side(torch.cat([self.features, other.features]), **both)
 
 
@@ -139,7 +136,7 @@ def check_embeddings(z1: Tensor, z2: Tensor, *, alone: bool) -> None:
         raise ValueError(f"z1 is on {z1.device} and z2 on {z2.device}; move both to one device")
 
 
-def check_negatives(negatives: Tensor, z: Tensor) -> None:
+def _check_negatives(negatives: Tensor, z: Tensor) -> None:
     """Raise if negatives are not embeddings that can be compared with z."""
     shaped = isinstance(negatives, Tensor) and negatives.dim() in (2, 3) and negatives.shape[-1] == z.shape[1]
     if not shaped or not negatives.is_floating_point() or negatives.numel() == 0:
@@ -176,6 +173,8 @@ def as_sides(z1: Tensor, z2: Tensor, inputs: Inputs, reads: Collection[str]) -> 
             f"z1 has {len(z1)} rows and z2 {len(z2)}, so pairs cannot follow from positions; "
             "give ids=(ids1, ids2) or target=T"
         )
+    if inputs.negatives is not None:
+        _check_negatives(inputs.negatives, z1)
     return Side(z1, **one), Side(z2, **two)
 
 
@@ -187,7 +186,13 @@ def per_side(value: Any) -> tuple[Any, Any]:
 
 def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
     if name == "teacher":
-        return _teacher(value, z, which)
+        if not isinstance(value, Tensor) or value.dim() != 2 or len(value) != len(z) or not value.is_floating_point():
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"teacher={got} must be a tensor [{len(z)}, D], an embedding for each row of {which}; pass "
+                "teacher=(t1, t2)"
+            )
+        return value.detach().to(z.device, z.dtype)
     try:
         column = torch.as_tensor(value, device=z.device)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -204,13 +209,3 @@ def _column(name: str, value: Any, z: Tensor, which: str) -> Tensor:
     if column.is_floating_point() or column.is_complex():
         raise TypeError(f"{name} has dtype {column.dtype}; it must be whole numbers, try {name}.long()")
     return column.long()
-
-
-def _teacher(value: Any, z: Tensor, which: str) -> Tensor:
-    shaped = isinstance(value, Tensor) and value.dim() == 2 and len(value) == len(z) and value.is_floating_point()
-    if not shaped:
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(
-            f"teacher={got} must be a tensor [{len(z)}, D], an embedding for each row of {which}; pass teacher=(t1, t2)"
-        )
-    return value.detach().to(z.device, z.dtype)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from gcalign.constraints import Hard, Penalty, TotalVariation
 from gcalign.errors import CallRepr, one_of, positive
-from gcalign.plan import Plan
-from gcalign.transport.statistics import Statistic, off_log, off_mass, positives, softplus, squares
+from gcalign.plan import Plan, Statistic, off_log, off_mass, positives, softplus, squares
 from gcalign.transport.support import Pairs
 
 MOST_WEIGHT = 1e6
@@ -262,13 +261,10 @@ class Sum(Divergence):
 
     def __post_init__(self) -> None:
         parts = [d for _, d in self.terms]
-        for name, value in (
-            ("statistics", tuple(f for d in parts for f in d.statistics)),
-            ("powers", tuple(q for d in parts for q in d.powers)),
-            ("needs_columns", any(d.needs_columns for d in parts)),
-            ("reads_entries", any(d.reads_entries for d in parts)),
-        ):
-            object.__setattr__(self, name, value)
+        for name in ("statistics", "powers"):
+            object.__setattr__(self, name, tuple(x for d in parts for x in getattr(d, name)))
+        for name in ("needs_columns", "reads_entries"):
+            object.__setattr__(self, name, any(getattr(d, name) for d in parts))
 
     def per_row(self, plan: Plan) -> Tensor:
         losses = [weight * d.per_row(mine) for weight, d, mine in self._each(plan)]

@@ -17,9 +17,8 @@ from gcalign.constraints import Columns, Constraint, Marginal, Rows, TotalMass
 from gcalign.errors import positive
 from gcalign.geometry import Entropic, Geometry, as_geometry
 from gcalign.objective import Objective
-from gcalign.plan import Plan
+from gcalign.plan import Plan, Reads
 from gcalign.transport import operator
-from gcalign.transport.gradients import Reads
 from gcalign.transport.operators.sources import Given
 from gcalign.transport.problem import Options, Problem, as_constraints
 from gcalign.transport.support import Full
@@ -147,7 +146,12 @@ def solve(
     sets, log_v = as_constraints(constraints), _start(start, eps, log_k)
     options = Options(iterations, tol, gradient, accelerate)
     if any(isinstance(c, (Rows, Columns)) and c.empty for c in sets):
-        return _with_empty(log_k, sets, geometry, options, target, log_v)
+        if target is not None or not all(isinstance(c, (Rows, Columns, TotalMass)) for c in sets):
+            raise ValueError(
+                "masses of 0 cannot go with a target or with other constraints than Rows, Columns and TotalMass; leave "
+                "out their rows and columns of log_k"
+            )
+        return _with_empty(log_k, sets, geometry, options, log_v)
     support = None if target is None else Full.checked(target, (log_k.shape[0], log_k.shape[1]), log_k)
     number = math.nan if isinstance(value, Tensor) else float(value)
     with torch.autocast(log_k.device.type, enabled=False):
@@ -167,28 +171,15 @@ def _start(start: Plan | Tensor | None, eps: Tensor, log_k: Tensor) -> Tensor | 
 
 
 def _with_empty(
-    log_k: Tensor,
-    constraints: tuple[Constraint, ...],
-    geometry: Geometry,
-    options: Options,
-    target: Tensor | None,
-    start: Tensor | None,
+    log_k: Tensor, constraints: tuple[Constraint, ...], geometry: Geometry, options: Options, start: Tensor | None
 ) -> Plan:
     """The plan with rows and columns of mass 0: it is solved without them, and 0 there."""
-    if target is not None or not all(isinstance(c, (Rows, Columns, TotalMass)) for c in constraints):
-        raise ValueError(
-            "masses of 0 cannot go with a target or with other constraints than Rows, Columns and TotalMass; leave out "
-            "their rows and columns of log_k"
-        )
-    shape, kept, masses, sets = (log_k.shape[0], log_k.shape[1]), {}, {}, []
-    for kind, size in ((Rows, shape[0]), (Columns, shape[1])):
-        constraint = next((c for c in constraints if isinstance(c, kind)), None)
-        mass = log_k.new_full((size,), shape[0] / size)
-        if constraint is not None:
-            mass = constraint.target_mass(None, shape, log_k)
-            sets.append(replace(constraint, mass=mass[mass > 0]))
-        kept[kind], masses[kind] = (mass > 0).nonzero()[:, 0], mass
-    i, j = kept[Rows], kept[Columns]
+    shape = n, m = log_k.shape[0], log_k.shape[1]
+    rows, columns = (next((c for c in constraints if isinstance(c, kind)), None) for kind in (Rows, Columns))
+    mu = log_k.new_ones(n) if rows is None else rows.target_mass(None, shape, log_k)
+    nu = log_k.new_full((m,), n / m) if columns is None else columns.target_mass(None, shape, log_k)
+    i, j = (mu > 0).nonzero()[:, 0], (nu > 0).nonzero()[:, 0]
+    sets = [replace(c, mass=mass[k]) for c, mass, k in ((rows, mu, i), (columns, nu, j)) if c is not None]
     plan = solve(
         log_k[i][:, j], (*sets, *(c for c in constraints if isinstance(c, TotalMass))), geometry,
         iterations=options.iterations, tol=options.tol, gradient=options.gradient, accelerate=options.accelerate,
@@ -204,15 +195,15 @@ def _with_empty(
     return replace(
         plan,
         kernel=Given(log_k),
-        log_u=spread(plan.log_u, i, shape[0]),
-        log_v=spread(plan.log_v, j, shape[1]),
-        mu=masses[Rows],
-        nu=masses[Columns],
-        rows=None if plan.rows is None else Marginal(masses[Rows], plan.rows.penalty),
-        columns=None if plan.columns is None else Marginal(masses[Columns], plan.columns.penalty),
+        log_u=spread(plan.log_u, i, n),
+        log_v=spread(plan.log_v, j, m),
+        mu=mu,
+        nu=nu,
+        rows=None if plan.rows is None else Marginal(mu, plan.rows.penalty),
+        columns=None if plan.columns is None else Marginal(nu, plan.columns.penalty),
         target=Problem(Given(log_k), (), geometry, plan.eps).support,  # none
-        log_rows=spread(plan.log_rows, i, shape[0]),
-        log_columns=spread(plan.log_columns, j, shape[1]) if len(plan.log_columns) else plan.log_columns,
+        log_rows=spread(plan.log_rows, i, n),
+        log_columns=spread(plan.log_columns, j, m) if len(plan.log_columns) else plan.log_columns,
         log_plan=log_plan,
     )
 

@@ -110,8 +110,12 @@ class Kernel(nn.Module, ABC):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:  # [n, d], [m, d] -> [n, m]
         """log K = −C/ε."""
+        return -self.cost(x, y) / self._temperature(x)
+
+    def _temperature(self, like: Tensor) -> Tensor | float:
+        """ε as a number, or as a tensor of this dtype if it is learnable."""
         eps = self.eps
-        return -self.cost(x, y) / (eps.to(x.dtype) if isinstance(eps, Tensor) else eps)
+        return eps.to(like.dtype) if isinstance(eps, Tensor) else eps
 
     def factors(self, x: Tensor, y: Tensor) -> Factors | None:
         """log K as a matrix product, if the kernel has that form; None is always correct.
@@ -180,17 +184,13 @@ class Cosine(Kernel):
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
         if self.bias is None:
             return 1 - x @ y.T
-        eps = self.eps.to(x.dtype) if isinstance(self.eps, Tensor) else self.eps
-        return -(x @ y.T) - self.bias * eps
+        return -(x @ y.T) - self.bias * self._temperature(x)
 
     def factors(self, x: Tensor, y: Tensor) -> Factors | None:
         if not self._unchanged(Cosine):
             return None
-        eps, bias = self.eps, self.bias
-        if bias is not None:
-            r = bias.to(x.dtype).view(1) if isinstance(bias, Tensor) else x.new_full((1,), bias)
-        else:
-            r = -_inverse(eps, x) if isinstance(eps, Tensor) else x.new_full((1,), -1 / eps)
+        eps, bias = self._temperature(x), self.bias
+        r = -1 / eps if bias is None else bias
         scaled = _scaled(x, y, r, x.new_zeros(1), eps, 1.0, unit=True)
         return scaled if not isinstance(bias, float) else scaled._replace(bound=max(scaled.bound, abs(bias)))
 
@@ -230,9 +230,10 @@ class SquaredEuclidean(Kernel):
     def factors(self, x: Tensor, y: Tensor) -> Factors | None:
         if not self._unchanged(SquaredEuclidean):
             return None
-        beta = _inverse(self.eps, x)
+        eps = self._temperature(x)
+        beta = 1 / eps
         r, c = (-beta * z.square().sum(1) for z in (x, y))
-        return _scaled(x, y, r, c, self.eps, 2.0, unit=self.normalized)
+        return _scaled(x, y, r, c, eps, 2.0, unit=self.normalized)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + ("" if self.normalized else ", normalized=False")
@@ -279,14 +280,13 @@ class LogKernel(Kernel):
         return f"{getattr(self.log_k, '__name__', repr(self.log_k))}, {super().extra_repr()}"
 
 
-def _inverse(eps: Tensor | float, like: Tensor) -> Tensor:  # [1]
-    return (1 / eps.to(like.dtype)).view(1) if isinstance(eps, Tensor) else like.new_full((1,), 1 / eps)
-
-
-def _scaled(x: Tensor, y: Tensor, r: Tensor, c: Tensor, eps: Tensor | float, times: float, unit: bool) -> Factors:
+def _scaled(
+    x: Tensor, y: Tensor, r: Tensor | float, c: Tensor, eps: Tensor | float, times: float, unit: bool
+) -> Factors:
     """`times`·x yᵀ/ε + r ⊕ c. A learnable ε is multiplied into φ, for its gradient; a fixed ε needs no copy."""
+    r = r.to(x.dtype).view(-1) if isinstance(r, Tensor) else x.new_full((1,), r)
     if isinstance(eps, Tensor):
-        return Factors(x * (times * _inverse(eps, x)), y, r, c)
+        return Factors(x * (times / eps), y, r, c)
     return Factors(x, y, r, c, times / eps, 1.001 * times / eps if unit else math.inf)
 
 
@@ -301,15 +301,13 @@ def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 
 def normalize(z: Tensor) -> Tensor:
     """Divide each row by its norm. A zero row stays zero and has a finite gradient; no row over- or underflows."""
-    if torch.compiler.is_compiling():  # torch.compile differentiates the formula itself, and fuses it
-        return z / _norms(z)
-    try:
-        unit: Tensor = _Normalize.apply(z)[0]  # type: ignore[no-untyped-call]  # torch's own
-    except RuntimeError as error:
-        if "functorch transforms" not in str(error):
-            raise
-        return z / _norms(z)  # torch.func needs the formula
-    return unit
+    if not torch.compiler.is_compiling():
+        try:
+            return _Normalize.apply(z)[0]  # type: ignore[no-untyped-call]  # torch's own
+        except RuntimeError as error:
+            if "functorch transforms" not in str(error):
+                raise
+    return z / _norms(z)  # torch.compile differentiates the formula itself, and fuses it; torch.func needs it
 
 
 def _norms(z: Tensor) -> Tensor:  # [n, 1]

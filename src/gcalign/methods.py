@@ -10,13 +10,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gcalign.alignment import Alignment
+from gcalign.alignment import Alignment, Symmetric
 from gcalign.constraints import Columns, Rows, TotalMass
 from gcalign.divergences import KL, Logistic, Robust, Uniformity
 from gcalign.errors import did_you_mean, plain
 from gcalign.kernels import Cosine, SquaredEuclidean
 from gcalign.objective import Objective
-from gcalign.symmetric import Symmetric
 from gcalign.targets import Labels
 
 Factory = Callable[..., Objective]

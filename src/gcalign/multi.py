@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import check_embeddings
-from gcalign.constraints import Columns, Constraint, Marginal, Penalty, Rows, TotalMass, missing_mass, total_mass
+from gcalign.constraints import Columns, Constraint, Marginal, Penalty, Rows, TotalMass, missing_mass
 from gcalign.divergences import Divergence
 from gcalign.kernels import Kernel
 from gcalign.plan import Plan
@@ -46,38 +46,33 @@ def joint_plan(
     `Rows` is the marginal of the first view, `Columns` those of all others. Autograd follows the iterations.
     """
     total = next((c for c in constraints if isinstance(c, TotalMass)), None)
-    penalties = _penalties(constraints, len(views))
+    for constraint in constraints:
+        if not isinstance(constraint, (Rows, Columns, TotalMass)):
+            raise ValueError(
+                f"multi='joint' has no place for {constraint!r}, only for Rows, Columns and TotalMass; use 'pairwise'"
+            )
+    first, others = (next((c.h for c in constraints if isinstance(c, kind)), None) for kind in (Rows, Columns))
     _check(views, divergence)
     n, k = len(views[0]), len(views)
     x = [kernel.features(view.double()) for view in views]
     log_k = {(a, b): kernel(x[a], x[b]) / (k - 1) for a, b in combinations(range(k), 2)}
     eps = torch.as_tensor(kernel.eps, dtype=x[0].dtype, device=x[0].device)
-    f, log_sums, done, converged = _solve(Tensors(log_k, n, k), penalties, eps, options)
+    f, log_sums, done, converged = _solve(Tensors(log_k, n, k), [first, *[others] * (k - 1)], eps, options)
     on_target = sum((entry.diagonal() for entry in log_k.values()), torch.zeros_like(f[0])) + sum(f)
     ones = torch.ones_like(f[0])
     index = torch.arange(n, device=ones.device)
     target = Diagonal(index, index, ones, (n, n), complete=True, ordinary=True, shift=0, unit=True, views=k)
     columns = torch.cat(log_sums[1:])
+    masses = ones, torch.ones_like(columns)
+    rows, rest = (None if h is None else Marginal(x, h) for h, x in zip((first, others), masses, strict=True))
+    log_v = sum(f[1:], torch.zeros_like(f[0]))  # its mean is the gauge that `Robust` fixes
+    terms, k_01 = ones.new_zeros(n, 0), Given(log_k[0, 1])
     plan = Plan(
-        kernel=Given(log_k[0, 1]),
-        log_u=f[0],
-        log_v=sum(f[1:], torch.zeros_like(f[0])),  # its mean is the gauge that `Robust` fixes
-        eps=eps,
-        mu=ones,
-        nu=torch.ones_like(columns),
-        iterations=done,
-        converged=converged,
-        target=target,
-        rows=None if penalties[0] is None else Marginal(ones, penalties[0]),
-        columns=None if penalties[1] is None else Marginal(torch.ones_like(columns), penalties[1]),
-        log_rows=log_sums[0],
-        log_columns=columns,
-        on_target=on_target,
-        terms=ones.new_zeros(n, 0),
+        k_01, f[0], log_v, eps, *masses, done, converged, target, rows, rest, log_sums[0], columns, on_target, terms
     )
     if total is None:
         return plan
-    return plan.times(missing_mass(total_mass(total.mass, target, n, ones), plan.log_rows, total.at_least))
+    return plan.times(missing_mass(total.target_mass(target, (n, n), ones), plan.log_rows, total.at_least))
 
 
 class Tensors:
@@ -143,16 +138,6 @@ def _solve(
     whole = tensors.without_last(u[-1])
     sums = [tensors.along(whole, u, a) for a in range(k - 1)] + [tensors.last(u)]
     return f, [s.log() + x for s, x in zip(sums, f, strict=True)], done, converged
-
-
-def _penalties(constraints: Sequence[Constraint], k: int) -> list[Penalty | None]:
-    for constraint in constraints:
-        if not isinstance(constraint, (Rows, Columns, TotalMass)):
-            raise ValueError(
-                f"multi='joint' has no place for {constraint!r}, only for Rows, Columns and TotalMass; use 'pairwise'"
-            )
-    rows, columns = (next((c.h for c in constraints if isinstance(c, kind)), None) for kind in (Rows, Columns))
-    return [rows, *[columns] * (k - 1)]
 
 
 def _check(views: Sequence[Tensor], divergence: Divergence) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from gcalign.batch import PER_SIDE, Inputs, PerSide, refuse_non_finite
 from gcalign.constraints import Constraint
+from gcalign.entries import Queue
 from gcalign.errors import count, one_of
 from gcalign.plan import Plan
-from gcalign.queue import Queue
 from gcalign.targets import Target
 
 

@@ -5,20 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gcalign.constraints import Hard, Marginal
 from gcalign.transport.operators.sources import Source
-from gcalign.transport.support import Full, Pairs, Support
+from gcalign.transport.support import Full, Pairs, Support, spans
 
 if TYPE_CHECKING:
-    from gcalign.transport.gradients import Vectors
     from gcalign.transport.problem import Problem
 
-_ENTRIES = 1 << 22  # entries of the rows that diagnostics compute at once
+Statistic = Callable[[Tensor, Tensor], Tensor]  # (log P rows [b, m], T rows [b, m]) -> [b]
+
+
+class Reads(NamedTuple):
+    """What a divergence reads of a plan."""
+
+    statistics: tuple[Statistic, ...] = ()  # of rows
+    powers: tuple[float, ...] = ()  # q of Σ_j T_ij P_ij^q
+    entries: bool = False  # log P on the target, if that is a matrix
+    columns: bool = False  # log Pᵀ1 also if the columns have no constraint
+    dual: bool = False  # it is a Fenchel–Young loss
+    plan: bool = False  # the plan itself is wanted, and no loss
+
+
+class Vectors(NamedTuple):
+    """What a divergence reads of a solved plan."""
+
+    on_target: Tensor  # log P on the target's pairs [k], Σ_j T_ij log P_ij [n], or log P [n, m]
+    log_rows: Tensor  # [n]  log P1
+    log_columns: Tensor  # [m]  log Pᵀ1; empty if nothing needs it
+    terms: Tensor  # [n, k]  row statistics
+    a: Tensor  # [n]  log u
+    b: Tensor  # [m]  log v
+    eps: Tensor  # []
+
+
+class Adjoints(NamedTuple):
+    """∂L/∂ of each of the `Vectors`; None if the loss does not depend on it."""
+
+    on_target: Tensor | None
+    log_rows: Tensor | None
+    log_columns: Tensor | None
+    terms: Tensor | None
+    a: Tensor | None
+    b: Tensor | None
+    eps: Tensor | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,13 +96,12 @@ class Plan:
         """The plan of a solved problem."""
         on_target, log_rows, log_columns, terms, a, b, eps = vectors
         mu, nu = problem.masses()
-        hard = problem.rows is not None and isinstance(problem.rows.penalty, Hard)
-        hard = hard and (problem.columns is None or isinstance(problem.columns.penalty, Hard))
-        hard = hard and problem.feasible and problem.follows
-        if hard and problem.kernel.shape[1] - problem.kernel.exclude_self == 1 and isinstance(problem.support, Pairs):
-            # the plan is μ: one column leaves nothing to solve, so its value is exact, not rounded
-            on_target = _with_value(on_target, problem.support.along_rows(mu.log()))
-            log_rows = _with_value(log_rows, mu.log())
+        if problem.kernel.shape[1] - problem.kernel.exclude_self == 1 and isinstance(problem.support, Pairs):
+            hard = problem.rows and all(isinstance(s.penalty, Hard) for s in (problem.rows, problem.columns) if s)
+            if hard and problem.feasible and problem.follows:
+                # the plan is μ: one column leaves nothing to solve, so its value is exact, not rounded
+                on_target = _with_value(on_target, problem.support.along_rows(mu.log()))
+                log_rows = _with_value(log_rows, mu.log())
         return Plan(
             problem.kernel, a, b, eps, mu, nu, iterations, converged, problem.support, problem.rows, problem.columns,
             log_rows, log_columns, on_target, terms, log_plan, problem.unpaired_rows,
@@ -76,13 +109,10 @@ class Plan:
 
     def times(self, shift: Tensor) -> Plan:
         """The plan times e^shift."""
-        on_target = self.on_target
-        if isinstance(self.target, Pairs):
-            on_target = on_target + shift
-        elif on_target.dim() == 1:
-            on_target = on_target + shift * self.target.mu
-        else:
-            on_target = on_target + shift * (self.target.dense() > 0)
+        added = shift
+        if not isinstance(self.target, Pairs):
+            added = shift * (self.target.mu if self.on_target.dim() == 1 else self.target.dense() > 0)
+        on_target = self.on_target + added
         return replace(
             self,
             log_u=self.log_u + shift,
@@ -100,16 +130,15 @@ class Plan:
 
     def blocks(self) -> Iterator[Tensor]:
         """log P in blocks of rows."""
-        if self.log_plan is not None:
-            yield self.log_plan
-            return
-        n, m = self.shape
-        step = max(1, _ENTRIES // m)
-        for start in range(0, n, step):
-            stop = min(start + step, n)
-            with torch.autocast(self.log_u.device.type, enabled=False):
-                block = self.kernel.rows(start, stop)
-            yield block + self.log_u[start:stop, None] + self.log_v
+        for start, stop in spans(self.shape):
+            if self.log_plan is not None:
+                yield self.log_plan[start:stop]
+            else:
+                yield self._log_k(start, stop) + self.log_u[start:stop, None] + self.log_v
+
+    def _log_k(self, start: int, stop: int) -> Tensor:
+        with torch.autocast(self.log_u.device.type, enabled=False):
+            return self.kernel.rows(start, stop)
 
     @cached_property
     def log(self) -> Tensor:  # [n, m]
@@ -178,13 +207,10 @@ class Plan:
     @cached_property
     def cost(self) -> Tensor:
         """⟨P, C⟩ with C = −ε log K: what the plan costs, without its entropy (Eq. 3, eq:eot)."""
-        total, start = torch.zeros_like(self.eps), 0
-        for log_p in self.blocks():
-            with torch.autocast(self.log_u.device.type, enabled=False):
-                log_k = self.kernel.rows(start, start + len(log_p))
+        total = torch.zeros_like(self.eps)
+        for span, log_p in zip(spans(self.shape), self.blocks(), strict=True):
             p = log_p.exp()
-            total = total - self.eps * (p * log_k.masked_fill(p == 0, 0)).sum()
-            start += len(log_p)
+            total = total - self.eps * (p * self._log_k(*span).masked_fill(p == 0, 0)).sum()
         return total
 
     @property
@@ -272,3 +298,34 @@ def _mapped(x: Any, f: Callable[[Tensor], Tensor]) -> Any:
         changed = {field.name: _mapped(getattr(x, field.name), f) for field in fields(x) if field.init}
         return replace(x, **changed)
     return x
+
+
+# --- row statistics of the library's divergences, known by name -------------------------------------------------
+
+
+def squares(log_p: Tensor, t: Tensor) -> Tensor:
+    """Σ_j (P_ij − T_ij)²."""
+    return (log_p.exp() - t).square().sum(1)
+
+
+def off_mass(log_p: Tensor, t: Tensor) -> Tensor:
+    """Σ_j P_ij over the negatives."""
+    return log_p.exp().masked_fill(t > 0, 0).sum(1)
+
+
+def off_log(log_p: Tensor, t: Tensor) -> Tensor:
+    """Σ_j log P_ij over the negatives that are not forbidden."""
+    return log_p.masked_fill((t > 0) | (log_p == -torch.inf), 0).sum(1)
+
+
+def positives(log_p: Tensor, t: Tensor) -> Tensor:
+    """The number of positives."""
+    return (t > 0).sum(1).to(log_p.dtype)
+
+
+def softplus(log_p: Tensor, t: Tensor) -> Tensor:
+    """Σ_j log(1 + P_ij)."""
+    return torch.nn.functional.softplus(log_p).sum(1)
+
+
+STATISTICS: dict[str, Statistic] = {f.__name__: f for f in (squares, off_mass, off_log, positives, softplus)}

@@ -2,13 +2,25 @@
 
 from gcalign import functional, methods, metrics
 from gcalign.aligning.aligner import Aligner, align
-from gcalign.alignment import Alignment
+from gcalign.alignment import Alignment, Symmetric
 from gcalign.auditing.door import audit
 from gcalign.auditing.result import Audit
 from gcalign.batch import Side, Sides
-from gcalign.constraints import Columns, Constraint, Hard, Penalty, Relaxed, Rows, TotalMass, TotalVariation
+from gcalign.constraints import (
+    BlockSums,
+    Capacity,
+    Columns,
+    Constraint,
+    Hard,
+    NonNegative,
+    Penalty,
+    Relaxed,
+    Rows,
+    TotalMass,
+    TotalVariation,
+)
 from gcalign.divergences import KL, W1, Divergence, Logistic, Robust, SquaredL2, Uniformity
-from gcalign.entries import guided
+from gcalign.entries import Queue, guided
 from gcalign.functional import solve
 from gcalign.geometry import Entropic, Euclidean, Geometry
 from gcalign.interop.caching import cached_backward
@@ -16,68 +28,15 @@ from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
 from gcalign.objective import Objective
 from gcalign.plan import Plan
-from gcalign.queue import Queue
-from gcalign.sets import BlockSums, Capacity, NonNegative
-from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Hierarchy, Identity, Labels, Soft, Target, Teacher, Weighted
 from gcalign.transport.problem import Problem
 from gcalign.transport.support import Full, Pairs, Support
 
 __all__ = [
-    "KL",
-    "W1",
-    "Aligner",
-    "Alignment",
-    "Audit",
-    "BlockSums",
-    "Blocks",
-    "Capacity",
-    "Columns",
-    "Constraint",
-    "Cosine",
-    "Divergence",
-    "Entropic",
-    "Euclidean",
-    "Full",
-    "Geometry",
-    "Hard",
-    "Hierarchy",
-    "Identity",
-    "Kernel",
-    "Labels",
-    "LogKernel",
-    "Logistic",
-    "NonNegative",
-    "Objective",
-    "Pairs",
-    "Penalty",
-    "Plan",
-    "Problem",
-    "Queue",
-    "Relaxed",
-    "Robust",
-    "Rows",
-    "Side",
-    "Sides",
-    "Soft",
-    "SquaredEuclidean",
-    "SquaredL2",
-    "Support",
-    "Symmetric",
-    "Target",
-    "Teacher",
-    "TotalMass",
-    "TotalVariation",
-    "Uniformity",
-    "Weighted",
-    "align",
-    "audit",
-    "cached_backward",
-    "functional",
-    "guided",
-    "method",
-    "methods",
-    "metrics",
-    "register",
-    "solve",
-]
+    "KL", "W1", "Aligner", "Alignment", "Audit", "BlockSums", "Blocks", "Capacity", "Columns", "Constraint",
+    "Cosine", "Divergence", "Entropic", "Euclidean", "Full", "Geometry", "Hard", "Hierarchy", "Identity", "Kernel",
+    "Labels", "LogKernel", "Logistic", "NonNegative", "Objective", "Pairs", "Penalty", "Plan", "Problem", "Queue",
+    "Relaxed", "Robust", "Rows", "Side", "Sides", "Soft", "SquaredEuclidean", "SquaredL2", "Support", "Symmetric",
+    "Target", "Teacher", "TotalMass", "TotalVariation", "Uniformity", "Weighted", "align", "audit",
+    "cached_backward", "functional", "guided", "method", "methods", "metrics", "register", "solve",
+]  # fmt: skip

@@ -16,15 +16,24 @@ from gcalign.constraints import Columns, Rows
 from gcalign.errors import CallRepr, positive
 from gcalign.geometry import Entropic
 from gcalign.kernels import Cosine
-from gcalign.transport.codes import join, shared_codes
-from gcalign.transport.gradients import Reads
+from gcalign.plan import Reads
 from gcalign.transport.operator import solve
 from gcalign.transport.operators.sources import Inner
 from gcalign.transport.problem import Options, Problem
-from gcalign.transport.solved import Solved
-from gcalign.transport.support import Full, Groups, Pairs, Support
-from gcalign.transport.validation import check_no_self_pairs, check_weights, true_if_eager
+from gcalign.transport.support import (
+    Full,
+    Groups,
+    Pairs,
+    Support,
+    check_no_self_pairs,
+    check_weights,
+    join,
+    shared_codes,
+    spans,
+    true_if_eager,
+)
 
+Codes = tuple[Tensor, Tensor]  # of rows and of columns
 DENSE_ENTRIES = 1 << 22  # a teacher's plan with more entries is not stored
 
 
@@ -78,10 +87,9 @@ class Identity(Target):
             i = torch.arange(n, device=ones.device)
             j = i.roll(-sides.partner) if sides.partner else i
             return Pairs(i, j, ones, (n, m), complete=True, ordinary=True, shift=sides.partner, unit=True)
-        left, right = _both(sides, "ids")
         if torch.compiler.is_compiling():  # the number of pairs is not known there
-            return _grouped(sides, [_codes(sides, "ids", left, right)], (0.0, 1.0), dtype)
-        i, j = join(left, right, sides.joint)
+            return _grouped(sides, [_codes(sides, "ids")], (0.0, 1.0), dtype)
+        i, j = join(*_both(sides, "ids"), sides.joint)
         return Pairs(i, j, sides.rows.features.new_ones(len(i), dtype=dtype), sides.shape, ordinary=True, unit=True)
 
     def names(self, sides: Sides) -> Tensor | None:
@@ -110,8 +118,7 @@ class Labels(Target):
     )
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
-        left, right = _both(sides, "labels")
-        support = _grouped(sides, [_codes(sides, "labels", left, right)], (0.0, 1.0), dtype)
+        support = _grouped(sides, [_codes(sides, "labels")], (0.0, 1.0), dtype)
         if not self.normalized:
             return support
         return replace(support, left=1 / torch.where(support.mu > 0, support.mu, 1))
@@ -146,8 +153,8 @@ class Blocks(Target):
         positive("beta", self.beta, "the weight of pairs across domains", zero=True)
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
-        codes = _codes(sides, "domains", *_both(sides, "domains"))
-        return _grouped(sides, [codes], (self.beta, self.alpha - self.beta), dtype, same_sample=1.0)
+        levels = (self.beta, self.alpha - self.beta)
+        return _grouped(sides, [_codes(sides, "domains")], levels, dtype, same_sample=1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,7 +190,7 @@ class Hierarchy(Target):
                 f"labels of shape {tuple(y.shape)} must be [B, {len(self.weights)}], one column for each of "
                 f"weights={self.weights}, coarsest first; stack them with torch.stack([superclass, class_], 1)"
             )
-        codes: list[tuple[Tensor, Tensor]] = []
+        codes: list[Codes] = []
         for level in range(len(self.weights)):
             g, h = shared_codes(y[:, level], other[:, level])
             if codes:  # the same class only within the same superclass
@@ -194,46 +201,43 @@ class Hierarchy(Target):
         return _grouped(sides, codes, (0.0, *steps), dtype, same_sample=self.identity)
 
 
-def _codes(sides: Sides, what: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def _both(sides: Sides, what: str) -> tuple[Tensor, Tensor]:
+    left, right = getattr(sides.rows, what), getattr(sides.columns, what)
+    if left is None or right is None:
+        raise ValueError(f"this target reads {what}, and none were given; call criterion(z1, z2, {what}=...)")
+    return left, right
+
+
+def _codes(sides: Sides, what: str) -> Codes:
+    left, right = _both(sides, what)
     if left.dim() != 1:
         raise ValueError(f"{what} of shape {tuple(left.shape)} must be [B]; for levels use gcalign.Hierarchy")
     return shared_codes(left, right)
 
 
 def _grouped(
-    sides: Sides,
-    codes: Sequence[tuple[Tensor, Tensor]],
-    levels: Sequence[float],
-    dtype: torch.dtype,
-    same_sample: float | None = None,
+    sides: Sides, codes: Sequence[Codes], levels: Sequence[float], dtype: torch.dtype, same_sample: float | None = None
 ) -> Any:
     """T of nested groups. `same_sample` is the value for two views of one sample; the joint diagonal is 0."""
     n, m = sides.shape
     like = sides.rows.features.new_zeros((), dtype=dtype)
     i = torch.arange(n, device=like.device)
-    wanted: list[tuple[Tensor, Tensor, float]] = [(i, i, 0.0)] if sides.joint else []
+    wanted = [(i, i, like.new_zeros(n))] if sides.joint else []
     if same_sample is not None:
         pairs = Identity().on(sides, dtype)
         if not isinstance(pairs, Pairs):  # ids under torch.compile
             return Full(torch.where(pairs.dense() > 0, same_sample, _grouped(sides, codes, levels, dtype).dense()))
-        wanted.append((pairs.i, pairs.j, same_sample))
+        wanted.append((pairs.i, pairs.j, like.new_full((len(pairs.i),), same_sample)))
     shift = sides.partner if len(wanted) == 1 and same_sample is not None else 0 if len(wanted) == 1 else None
-    on = torch.cat([i[:0], *(a for a, _, _ in wanted)])
-    to = torch.cat([i[:0], *(b for _, b, _ in wanted)])
-    value = torch.cat([like.new_zeros(0), *(like.new_full((len(a),), weight) for a, _, weight in wanted)])
+    on, to, value = map(torch.cat, zip((i[:0], i[:0], like.new_zeros(0)), *wanted, strict=True))
     if len(wanted) > 1:
         order = torch.argsort(on, stable=True)
         on, to, value = on[order], to[order], value[order]
-    groups = Groups(
-        torch.stack([g for g, _ in codes]),
-        torch.stack([h for _, h in codes]),
-        torch.tensor(levels, dtype=dtype, device=like.device),
-        Pairs(on, to, value, sides.shape, shift=shift),
-        like.new_ones(n),
-        like.new_ones(m),
-        sides.shape,
-    )
-    return replace(groups, pairs=replace(groups.pairs, weight=value - groups.on_pairs()))
+    g, h = (torch.stack(side) for side in zip(*codes, strict=True))
+    values = torch.tensor(levels, dtype=dtype, device=like.device)
+    pairs = Pairs(on, to, value, sides.shape, shift=shift)
+    groups = Groups(g, h, values, pairs, like.new_ones(n), like.new_ones(m), sides.shape)
+    return replace(groups, pairs=replace(pairs, weight=value - groups.on_pairs()))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -264,7 +268,11 @@ class Soft(Target):
         if matrix.layout == torch.strided:
             check_weights(matrix)
         else:
-            object.__setattr__(self, "pairs", _pairs(matrix))
+            matrix = matrix.to_sparse_coo().coalesce()
+            (i, j), weight = matrix.indices(), matrix.values().clone()  # torch.compile fails on the view
+            check_weights(weight)
+            i, j, weight = (x[weight > 0] for x in (i, j, weight))  # sorted by row
+            object.__setattr__(self, "pairs", Pairs(i, j, weight, (matrix.shape[0], matrix.shape[1])))
 
     def on(self, sides: Sides, dtype: torch.dtype) -> Support:
         shape = tuple(self.matrix.shape) if self.pairs is None else self.pairs.shape
@@ -284,14 +292,6 @@ class Soft(Target):
         if sides.joint:
             check_no_self_pairs(support)
         return support
-
-
-def _pairs(matrix: Tensor) -> Pairs:
-    """The positive entries of a sparse matrix, sorted by row."""
-    matrix = matrix.to_sparse_coo().coalesce()
-    (i, j), weight = matrix.indices(), matrix.values().clone()  # torch.compile fails on the view
-    check_weights(weight)
-    return Pairs(i[weight > 0], j[weight > 0], weight[weight > 0], (matrix.shape[0], matrix.shape[1]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -376,16 +376,55 @@ class Teacher(Target):
         assert factors is not None
         source, eps = Inner(*factors, exclude_self=sides.joint), x.new_tensor(self.eps)
         problem = Problem.of(source, (Rows(), Columns()), Entropic(), eps, eps_value=self.eps)
-        options = Options(self.iterations, self.tol, block="auto")
-        plan = solve(problem, options, Reads(plan=True))
-        pairs = None
-        if self.weight > 0:
-            known = Identity().on(sides, dtype)
-            if not isinstance(known, Pairs):
-                raise ValueError("Teacher(weight=…) reads ids, which torch.compile cannot join; leave one of them out")
-            pairs = known
+        plan = solve(problem, Options(self.iterations, self.tol, block="auto"), Reads(plan=True))
+        pairs = Identity().on(sides, dtype) if self.weight > 0 else None
+        if pairs is not None and not isinstance(pairs, Pairs):
+            raise ValueError("Teacher(weight=…) reads ids, which torch.compile cannot join; leave one of them out")
         solved = Solved(source, plan.log_u, plan.log_v, pairs, self.weight)
         return solved if source.shape[0] * source.shape[1] > DENSE_ENTRIES else Full(solved.dense())
+
+
+@dataclass(frozen=True)
+class Solved(Support):
+    """T = (1 − weight) diag(u) K diag(v) + weight·pairs; rows are made again when they are needed, not stored."""
+
+    source: Inner
+    log_u: Tensor  # [n]
+    log_v: Tensor  # [m]
+    pairs: Pairs | None = None
+    weight: float = 0.0
+    complete: bool = True
+
+    @property
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]  # a property here
+        return self.source.shape
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.log_u, self.log_v, self.source.phi, self.source.psi
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        plan = (self.source.rows(start, stop) + self.log_u[start:stop, None] + self.log_v).exp()
+        return plan if self.pairs is None else torch.lerp(plan, self.pairs.rows(start, stop), self.weight)
+
+    def tdot(self, x: Tensor) -> Tensor:
+        total = x.new_zeros(self.shape[1], *x.shape[1:])
+        for start, stop in spans(self.shape):
+            total += self.rows(start, stop).T @ x[start:stop]
+        return total
+
+    def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:
+        pairs = None if self.pairs is None else self.pairs.scaled(left, right)
+        assert pairs is None or isinstance(pairs, Pairs)
+        log_v = self.log_v if right is None else self.log_v + right.log()
+        return replace(self, log_u=self.log_u + left.log(), log_v=log_v, pairs=pairs)
+
+    def transposed(self) -> Support:
+        s = self.source
+        turned = Inner(s.psi, s.phi, s.c, s.r, s.scale, s.bound, s.exclude_self)
+        pairs = None if self.pairs is None else self.pairs.transposed()
+        assert pairs is None or isinstance(pairs, Pairs)
+        return Solved(turned, self.log_v, self.log_u, pairs, self.weight)
 
 
 def as_target(target: Target | Tensor) -> Target:
@@ -395,10 +434,3 @@ def as_target(target: Target | Tensor) -> Target:
     if isinstance(target, Tensor):
         return Soft(target)
     raise TypeError(f"target={target!r} must be a Target or a matrix [n, m]; try gcalign.Identity()")
-
-
-def _both(sides: Sides, what: str) -> tuple[Tensor, Tensor]:
-    left, right = getattr(sides.rows, what), getattr(sides.columns, what)
-    if left is None or right is None:
-        raise ValueError(f"this target reads {what}, and none were given; call criterion(z1, z2, {what}=...)")
-    return left, right

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gcalign
-from gcalign.transport.acceleration import Mixing
+from gcalign.transport.sinkhorn import Mixing
 
 
 def views(seed: int, n: int = 4, d: int = 3) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,8 @@ from torch import distributed as dist
 from torch import nn
 
 import gcalign
-from gcalign.transport.operators import sharded as sharded_module
-from gcalign.transport.operators.sharded import Shard
+from gcalign.transport import distributed as distributed
+from gcalign.transport.distributed import Shard
 from processes import needs_gloo, ranks
 
 NAMES = gcalign.methods.names()
@@ -143,7 +143,7 @@ def count_main(rank):
         calls.append(tensor.numel())
         return plain(tensor, *args, **options)
 
-    sharded_module.dist.all_reduce = counted
+    distributed.dist.all_reduce = counted
     z1, z2, _ = batch(12)
     mine = slice(6 * rank, 6 * rank + 6)
     counts = []

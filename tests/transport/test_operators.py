@@ -10,12 +10,10 @@ from torch import nn
 
 import gcalign
 from gcalign.kernels import Cosine, Kernel, SquaredEuclidean
-from gcalign.transport.operators import choice
-from gcalign.transport.operators.blocked import Stored
-from gcalign.transport.operators.reference import Reference
+from gcalign.transport.operators import blocked
+from gcalign.transport.operators.blocked import Reference, Stored, Streamed
 from gcalign.transport.operators.sources import Given, Inner
-from gcalign.transport.operators.streamed import Streamed
-from gcalign.transport.warm import Memory
+from gcalign.transport.sinkhorn import Memory
 
 NAMES = ("ince", "gca-ince", "rince", "gca-rince", "gca-uot")
 
@@ -243,10 +241,10 @@ def test_the_two_directions_of_a_symmetric_criterion_have_potentials_of_their_ow
 def test_auto_streams_what_does_not_fit_and_says_so_once(monkeypatch):
     z1, z2 = pair(50, dtype=torch.float32)
     stored = gradients(gcalign.method("gca-ince", block="auto"), z1, z2)
-    monkeypatch.setattr(choice, "_SMALL", 0)
-    monkeypatch.setattr(choice, "_free", lambda device: 15000)
-    monkeypatch.setattr(choice, "_warned", False)
-    monkeypatch.setattr(choice, "_ENTRIES", 500)
+    monkeypatch.setattr(blocked, "_SMALL", 0)
+    monkeypatch.setattr(blocked, "_free", lambda device: 15000)
+    monkeypatch.setattr(blocked, "_warned", False)
+    monkeypatch.setattr(blocked, "_ENTRIES", 500)
     made = []
     plain = Streamed.__init__
     monkeypatch.setattr(Streamed, "__init__", lambda self, *a, **k: made.append(a[1]) or plain(self, *a, **k))

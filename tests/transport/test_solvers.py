@@ -229,6 +229,8 @@ def test_without_a_target_rows_sum_to_one_and_columns_share_evenly():
 class Given:
     """A step whose sweeps are given: (error, mass, largest change) of each."""
 
+    target = None
+
     def __init__(self, changes):
         self.changes, self.rounds = changes, 1e-7
 
@@ -245,7 +247,7 @@ class Given:
 def stops_after(changes, *, patience=30, tol=1e-6, tau=(1.0, 1.0), rounding=1e-7):
     step = Given(changes)
     step.rounds = rounding
-    stop = sinkhorn.Stop(step, None, Options(iterations=len(changes), tol=tol), tau, patience=patience)
+    stop = sinkhorn.Stop(step, Options(iterations=len(changes), tol=tol), tau, patience=patience)
     for done in range(1, len(changes) + 1):
         if stop(done, done - 1, None):
             return done

@@ -13,11 +13,10 @@ from torch import Tensor
 from gcalign.aligning.closed import Maps, closed_form
 from gcalign.aligning.heads import SideHead
 from gcalign.aligning.matching import matched_form
-from gcalign.alignment import Alignment
+from gcalign.alignment import Alignment, Symmetric
 from gcalign.constraints import Columns, Rows
 from gcalign.divergences import KL, Robust
 from gcalign.kernels import Cosine
-from gcalign.symmetric import Symmetric
 from gcalign.targets import Teacher
 
 Heads = tuple[SideHead, SideHead]

@@ -11,10 +11,10 @@ from torch import distributed as dist
 from torch.nn.functional import normalize
 
 from gcalign.alignment import Alignment
+from gcalign.entries import Queue
 from gcalign.interop.ranks import with_own_value, world
 from gcalign.kernels import Cosine, Kernel
 from gcalign.methods import method as named
-from gcalign.queue import Queue
 
 
 class NTXentLoss(nn.Module):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from gcalign.alignment import Symmetric, Transposed
 from gcalign.errors import count
 from gcalign.interop.ranks import with_own_value, world
 from gcalign.kernels import Cosine, Factors, Kernel
 from gcalign.methods import method as named
-from gcalign.symmetric import Symmetric, Transposed
 
 
 class ClipLoss(nn.Module):

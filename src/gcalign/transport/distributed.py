@@ -1,10 +1,16 @@
-"""Join the batches of all ranks, so that the loss over many processes is the loss of the joined batch."""
+"""The loss over many processes is the loss of the joined batch: what ranks exchange.
+
+Each rank holds some rows of K̂. Any operator on blocks takes a `Shard`: its blocks are then those of its own rows. Sums
+over rows are sums over ranks, one all-reduce of a vector an iteration. So the vectors that an operator gives are whole
+and the same on every rank, and solvers, divergences and gradients need not know.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -13,10 +19,53 @@ from torch import Tensor
 from torch import distributed as dist
 
 from gcalign.batch import Side
-from gcalign.transport.operators.sharded import Shard, explain_collective_errors, name_of
 
 _KNOWN = tuple(field.name for field in fields(Side))  # features first
+_GROUPS: dict[str, dist.ProcessGroup] = {}
 _warned = False
+
+
+class Shard:
+    """This rank among those of a process group."""
+
+    def __init__(self, group: str = "") -> None:
+        self.name = group
+        self.group = _GROUPS.get(group)  # None is torch's own default
+        self.rank, self.world = dist.get_rank(self.group), dist.get_world_size(self.group)
+
+    def rows(self, n: int) -> tuple[int, int]:
+        """First and last row of mine; some ranks have one more than others, or none."""
+        return self.rank * n // self.world, (self.rank + 1) * n // self.world
+
+    def sum(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Each tensor summed over the ranks, in one exchange."""
+        joined = torch.cat([part.flatten() for part in parts])
+        with explain_collective_errors():
+            dist.all_reduce(joined, group=self.group)
+        sums = joined.split([part.numel() for part in parts])
+        return tuple(total.view_as(part) for total, part in zip(sums, parts, strict=True))
+
+    def logsumexp(self, part: Tensor) -> Tensor:
+        """log Σ e^part over the ranks, entry by entry."""
+        top = part.clone()
+        with explain_collective_errors():
+            dist.all_reduce(top, dist.ReduceOp.MAX, group=self.group)
+            unit = torch.where(torch.isfinite(top), top, 0)
+            total = (part - unit).exp()
+            dist.all_reduce(total, group=self.group)
+        return total.log() + unit
+
+
+@contextmanager
+def explain_collective_errors() -> Iterator[None]:
+    """Say what a failed exchange means."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"rank {dist.get_rank()} lost another rank ({str(error).splitlines()[0]}); all ranks must call the "
+            "criterion equally often: look for the first error among their logs, and start all of them again"
+        ) from error
 
 
 def shard(group: str = "") -> Shard | None:
@@ -42,8 +91,12 @@ def warn_alone() -> None:
 
 
 def group_name(gather: bool | dist.ProcessGroup) -> str:
-    """The name of the process group whose batches are joined; "" is the default group."""
-    return "" if isinstance(gather, bool) else name_of(gather)
+    """A name under which the group whose batches are joined is found again; "" is the default group."""
+    if gather is None or isinstance(gather, bool):
+        return ""
+    name = f"group {id(gather)}"
+    _GROUPS[name] = gather
+    return name
 
 
 def exchange_headers(
@@ -60,28 +113,38 @@ def exchange_headers(
     `criterion` is the loss in words and ε its temperature, which must be those of all ranks. sides=None: this rank has
     refused its batch.
     """
-    mine = [0] * (8 + 2 * len(_KNOWN))
+    mine = [0] * 7
     if sides is not None:
-        first, second = sides
-        rows = [len(first), len(second), 0 if negatives is None else len(negatives)]
+        rows = [*map(len, sides), 0 if negatives is None else len(negatives)]
         if torch.compiler.is_compiling():  # sizes cannot be read; `gcalign::join` checks that they agree
             return [rows] * shard.world
-        kinds = [first.features.shape[1], _kind(negatives), *_kinds(first), *_kinds(second)]
-        mine = [1, *rows, digest(criterion), *struct.unpack("q", struct.pack("d", eps)), *kinds]
+        known = [negatives, *(getattr(side, name) for side in sides for name in _KNOWN)]
+        kinds = [None if x is None else (x.dtype, x.shape[1:]) for x in known]  # all sizes but the first
+        mine = [1, *rows, digest(f"{criterion} {eps!r}"), digest(repr(kinds)), sides[0].features.shape[1]]
     header = torch.tensor(mine, dtype=torch.long, device=device)
     headers = [torch.empty_like(header) for _ in range(shard.world)]
     with explain_collective_errors():
         dist.all_gather(headers, header, group=shard.group)
     ranks = [h.tolist() for h in headers]
-    refused = [rank for rank, h in enumerate(ranks) if not h[0]]
-    if sides is not None and refused:
-        raise RuntimeError(
-            f"rank {refused[0]} has an error in its batch, so no batch can be joined; see the error of that rank"
+    if sides is None:
+        return []
+    for rank, (accepted, *_) in enumerate(ranks):
+        if not accepted:
+            raise RuntimeError(
+                f"rank {rank} has an error in its batch, so no batch can be joined; see the error of that rank"
+            )
+    other = next((rank for rank, h in enumerate(ranks) if h[4] != ranks[0][4]), None)
+    if other is not None:  # all ranks find this, and tell each other their criterion
+        words: list[Any] = [None] * shard.world
+        dist.all_gather_object(words, f"{criterion} at eps={eps:g}", group=shard.group)
+        raise ValueError(
+            f"ranks 0 and {other} have different criteria, so their losses are not those of one batch: "
+            f"{words[0]} and {words[other]}; make the criterion with the same settings on every rank, and start a "
+            "learnt eps from the same value (DistributedDataParallel around a module that holds the criterion keeps it "
+            "equal)"
         )
-    if sides is not None:
-        _check_same_criterion(shard, [h[4:6] for h in ranks], criterion, eps)
     for rank, h in enumerate(ranks):
-        if sides is not None and h[6:] != ranks[0][6:]:
+        if h[5] != ranks[0][5]:
             raise ValueError(
                 f"ranks 0 and {rank} have batches of different kinds (dimensions {ranks[0][6]} and {h[6]}, or other "
                 "dtypes, or labels, domains, ids, weights or negatives on one of them only); give all ranks the same "
@@ -93,38 +156,6 @@ def exchange_headers(
 def digest(text: str) -> int:
     """A number for a text, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
-
-
-def _check_same_criterion(shard: Shard, ranks: list[list[int]], criterion: str, eps: float) -> None:
-    """Raise if ranks have different criteria; all ranks then exchange them in words, to name both."""
-    other = next((rank for rank, header in enumerate(ranks) if header != ranks[0]), None)
-    if other is None:
-        return
-    words: list[Any] = [None] * shard.world
-    dist.all_gather_object(words, f"{criterion} at eps={eps:g}", group=shard.group)
-    raise ValueError(
-        f"ranks 0 and {other} have different criteria, so their losses are not those of one batch: "
-        f"{words[0]} and {words[other]}; make the criterion with the same settings on every rank, and start a learnt "
-        "eps from the same value (DistributedDataParallel around a module that holds the criterion keeps it equal)"
-    )
-
-
-def _kinds(side: Side) -> list[int]:
-    """A number for dtype and dimensions of each field."""
-    return [_kind(getattr(side, name)) for name in _KNOWN]
-
-
-def _kind(x: Tensor | None) -> int:
-    """A number for dtype and dimensions; 0 for None. Rows of all ranks must agree in all sizes but the first."""
-    if x is None:
-        return 0
-    width = 0
-    for size in x.shape[1:]:
-        width = width * 1_000_003 + size
-    return (width * 10 + x.dim()) * 10 + 1 + _DTYPES.index(x.dtype)
-
-
-_DTYPES = (torch.float32, torch.float64, torch.int64)
 
 
 def joined(shard: Shard, side: Side, sizes: list[int]) -> Side:

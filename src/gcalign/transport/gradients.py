@@ -5,29 +5,36 @@
 ρ and σ are the adjoints of log(K v) and log(Kᵀ u). Their derivatives are the two softmaxes, P over its row sums and P
 over its column sums, whose entries are at most 1 whatever the plan. *Truncated*: iterations are reversed, each by two
 matrix–vector products; what they add is K times a rank-two matrix, and all of it is one skinny matrix product at the
-end. *Implicit*: the fixed point is differentiated (module `implicit`, which has all that is done in logarithms).
-*Envelope*: the loss is a Fenchel–Young loss of a converged plan, so ∂L/∂log K = γ(P − T), where γ is the weight of the
-loss.
+end. *Implicit*: the fixed point is differentiated. *Envelope*: the loss is a Fenchel–Young loss of a converged plan, so
+∂L/∂log K = γ(P − T), where γ is the weight of the loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gcalign.transport.implicit import REVERSED, Parts, in_logarithms
-from gcalign.transport.operators.blocked import Blocked
+from gcalign.constraints import Marginal
+from gcalign.plan import Adjoints, Reads, Statistic, Vectors
+from gcalign.transport.operators.blocked import Block, Blocked
 from gcalign.transport.operators.sources import Inner, add_offset
 from gcalign.transport.problem import Options, Problem
 from gcalign.transport.sinkhorn import Scalings, exponents
-from gcalign.transport.statistics import Statistic
 from gcalign.transport.support import Pairs, Support
 
+REVERSED = 8  # iterations between two tests of whether the adjoint is negligible
 MANY = 20  # recorded iterations from which their reversal may end early
 LARGE = 1 << 20  # entries of a kernel from which a step on the CPU takes longer than a look at its result
+Factors = tuple[Tensor, Tensor]  # of rows and of columns: vectors, or matrices with a vector in each column
+SomeRows = Callable[[int, int], Tensor]  # (first row, last row) -> these rows of a matrix [n, m]
 
 # --- which gradient -------------------------------------------------------------------------------------------
 
@@ -39,13 +46,10 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(options: Options, *, constrained: int, converged: bool, dual: bool, feasible: bool) -> Choice:
-    """The cheapest exact mode for row and column marginals, or the requested one if it is exact.
-
-    `constrained` is the number of constrained sides. `dual` is whether the divergence is a Fenchel–Young loss, whose
-    gradient is P − T.
-    """
-    requested, enveloped = options.gradient, dual and feasible
+def choose(problem: Problem, options: Options, reads: Reads, converged: bool) -> Choice:
+    """The cheapest exact mode for row and column marginals, or the requested one if it is exact."""
+    requested, dual, constrained = options.gradient, reads.dual, problem.constrained
+    enveloped = dual and problem.feasible  # the gradient is P − T
     if requested == "unrolled":
         return Choice("unrolled", "requested: autograd through every iteration")
     if not constrained:
@@ -55,9 +59,8 @@ def choose(options: Options, *, constrained: int, converged: bool, dual: bool, f
         raise ValueError(f"gradient='envelope' would be wrong: {why}; use 'implicit' or 'auto'")
     if not converged:
         asked = "" if requested in ("auto", "truncated") else f"{requested} was requested, but "
-        return Choice(
-            "truncated", f"{asked}the plan has not converged, so its iterations are differentiated one by one"
-        )
+        why = "the plan has not converged, so its iterations are differentiated one by one"
+        return Choice("truncated", asked + why)
     if requested != "auto":
         return Choice(requested, "requested")
     if enveloped:
@@ -68,59 +71,16 @@ def choose(options: Options, *, constrained: int, converged: bool, dual: bool, f
     return Choice("implicit", f"the plan has converged and {why}, so its fixed point is differentiated")
 
 
-# --- what a divergence reads ----------------------------------------------------------------------------------
-
-
-class Reads(NamedTuple):
-    """What a divergence reads of a plan."""
-
-    statistics: tuple[Statistic, ...] = ()  # of rows
-    powers: tuple[float, ...] = ()  # q of Σ_j T_ij P_ij^q
-    entries: bool = False  # log P on the target, if that is a matrix
-    columns: bool = False  # log Pᵀ1 also if the columns have no constraint
-    dual: bool = False  # it is a Fenchel–Young loss
-    plan: bool = False  # the plan itself is wanted, and no loss
-
-
-class PowerSum:
+def _power_sum(log_p: Tensor, t: Tensor, *, q: float) -> Tensor:  # [b, m], [b, m] -> [b]
     """log Σ_j T_ij P_ij^q of each row."""
-
-    def __init__(self, q: float) -> None:
-        self.q = q
-
-    def __call__(self, log_p: Tensor, t: Tensor) -> Tensor:  # [b, m], [b, m] -> [b]
-        return torch.logsumexp(torch.where(t > 0, self.q * log_p + t.log(), -torch.inf), 1)
+    return torch.logsumexp(torch.where(t > 0, q * log_p + t.log(), -torch.inf), 1)
 
 
 def statistics_of(reads: Reads, target: Support) -> tuple[Statistic, ...]:
     """Row statistics and, if T is not a list of pairs, log Σ_j T_ij P_ij^q for the powers."""
     if isinstance(target, Pairs) or not reads.powers:
         return reads.statistics
-    return (*reads.statistics, *(PowerSum(q) for q in reads.powers))
-
-
-class Vectors(NamedTuple):
-    """What a divergence reads of a solved plan."""
-
-    on_target: Tensor  # log P on the target's pairs [k], Σ_j T_ij log P_ij [n], or log P [n, m]
-    log_rows: Tensor  # [n]  log P1
-    log_columns: Tensor  # [m]  log Pᵀ1; empty if nothing needs it
-    terms: Tensor  # [n, k]  row statistics
-    a: Tensor  # [n]  log u
-    b: Tensor  # [m]  log v
-    eps: Tensor  # []
-
-
-class Adjoints(NamedTuple):
-    """∂L/∂ of each of the `Vectors`; None if the loss does not depend on it."""
-
-    on_target: Tensor | None
-    log_rows: Tensor | None
-    log_columns: Tensor | None
-    terms: Tensor | None
-    a: Tensor | None
-    b: Tensor | None
-    eps: Tensor | None
+    return (*reads.statistics, *(partial(_power_sum, q=q) for q in reads.powers))
 
 
 def read(operator: Blocked, problem: Problem, reads: Reads, s: Scalings) -> Vectors:
@@ -143,7 +103,7 @@ def read(operator: Blocked, problem: Problem, reads: Reads, s: Scalings) -> Vect
             torch.stack([f(log_k + s.a[i:j, None] + s.b, target.rows(i, j)) for f in statistics], 1)
             for i, j, log_k in operator.log_blocks()
         ]
-        terms = operator.by_rows(parts, len(statistics))
+        terms = operator.summed(operator.joined(parts, len(statistics)))[0]
     return Vectors(on_target, s.log_rows, log_columns, terms, s.a, s.b, problem.eps)
 
 
@@ -164,9 +124,9 @@ def backward(
     target, on_target = problem.support, adjoint.on_target
     if on_target is not None and on_target.dim() == 2:
         on_target = on_target.masked_fill(target.dense() == 0, 0)
-    extra: Callable[[int, int], Tensor] | None = None
-    parts: Parts | None = None
-    factors, eps_grad = None, None
+    if adjoint.log_columns is not None and not len(adjoint.log_columns):
+        adjoint = adjoint._replace(log_columns=None)
+    extra, parts, factors, eps_grad = list[SomeRows](), None, None, None
     if mode == "envelope" and problem.constrained:
         if on_target is None:
             return None, [None] * len(wanted)
@@ -180,37 +140,30 @@ def backward(
             parts.add(s.a, scale.expand(len(s.a)), s.b, None)
             eps_grad = _price_slope(problem, s, weight, scale) if eps_wanted else None
     else:
-        a, b, statistics = None, None, statistics_of(reads, target)
-        rho, sigma, terms = adjoint.log_rows, adjoint.log_columns, adjoint.terms
-        sigma = None if sigma is None or not len(sigma) else sigma
+        statistics, terms = statistics_of(reads, target), adjoint.terms
         if statistics and terms is not None:
 
-            def extra(start: int, stop: int) -> Tensor:
+            def of_statistics(start: int, stop: int) -> Tensor:
                 """∂/∂log P of the row statistics in these rows, by autograd on the block."""
                 log_p = (operator.source.rows(start, stop) + s.a[start:stop, None] + s.b).detach().requires_grad_()
                 with torch.enable_grad():
                     total = torch.stack([f(log_p, target.rows(start, stop)) for f in statistics], 1)
                 return torch.autograd.grad(total, log_p, terms[start:stop])[0]
 
-        if problem.constrained:
-            a, b = _direct(operator, target, on_target, rho, sigma, extra, adjoint.a, adjoint.b)
+            extra.append(of_statistics)
+        scalings = _direct(operator, target, on_target, adjoint, extra) if problem.constrained else (None, None)
+        through = adjoint._replace(a=scalings[0], b=scalings[1])
         if s.linear:
-            factors = _linear(operator, problem, s, rho, sigma, a, b)
+            factors = _linear(operator, problem, s, through)
         else:
-            parts, eps_grad = in_logarithms(operator, problem, s, mode, rho, sigma, a, b)
+            parts, eps_grad = in_logarithms(operator, problem, s, mode, through)
         if adjoint.eps is not None:
             eps_grad = adjoint.eps if eps_grad is None else eps_grad + adjoint.eps
-    more = extra
     if parts:
         factors = parts.factors(operator, s)
         if factors is None:
-
-            def more(start: int, stop: int) -> Tensor:
-                total = parts.block(start, stop, operator.source.rows(start, stop))
-                return total if extra is None else total + extra(start, stop)
-
-    left, right = (None, None) if factors is None else factors
-    return eps_grad, _pullback(operator, target, wanted, left, right, on_target, more)
+            extra.append(partial(parts.rows, operator))
+    return eps_grad, _pullback(operator, target, wanted, factors, on_target, extra)
 
 
 def _envelope_weights(problem: Problem, s: Scalings, on_target: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,53 +195,34 @@ def _price_slope(problem: Problem, s: Scalings, weight: Tensor, scale: Tensor) -
 
 
 def _direct(
-    operator: Blocked,
-    target: Support,
-    on: Tensor | None,
-    rho: Tensor | None,
-    sigma: Tensor | None,
-    extra: Callable[[int, int], Tensor] | None,
-    a: Tensor | None,
-    b: Tensor | None,
+    operator: Blocked, target: Support, on: Tensor | None, adjoint: Adjoints, extra: Sequence[SomeRows]
 ) -> tuple[Tensor, Tensor]:
     """Adjoints of a and b, but for what reaches them through log(K v) and log(Kᵀ u)."""
-    if on is None:
-        direct: tuple[Tensor | None, Tensor | None] = (None, None)
-    elif isinstance(target, Pairs):
-        direct = target.sum_rows(on), target.sum_columns(on)
-    elif on.dim() == 2:
-        direct = on.sum(1), on.sum(0)
-    else:
-        direct = on * target.mu, target.tdot(on)
-    through: tuple[Tensor | None, ...] = (None, None)
-    if extra is not None:
-        to_a, to_b = operator.like.new_zeros(operator.shape[0]), operator.like.new_zeros(operator.shape[1])
+    to_a, to_b = [adjoint.a, adjoint.log_rows], [adjoint.b, adjoint.log_columns]
+    if isinstance(target, Pairs) and on is not None:
+        to_a.append(target.sum_rows(on))
+        to_b.append(target.sum_columns(on))
+    elif on is not None:
+        matrix = on.dim() == 2
+        to_a.append(on.sum(1) if matrix else on * target.mu)
+        to_b.append(on.sum(0) if matrix else target.tdot(on))
+    for slopes in extra:
+        sums = operator.like.new_zeros(operator.shape[0]), operator.like.new_zeros(operator.shape[1])
         for start, stop in operator.spans:
-            slope = extra(start, stop)
-            to_a[start:stop] = slope.sum(1)
-            to_b += slope.sum(0)
-        through = operator.summed(to_a, to_b)
-    totals, sides = [], ((a, rho, direct[0], through[0]), (b, sigma, direct[1], through[1]))
-    for n, parts in zip(operator.shape, sides, strict=True):
-        total = None
-        for part in parts:
-            total = part if total is None else total if part is None else total + part
-        totals.append(operator.like.new_zeros(n) if total is None else total)
-    return totals[0], totals[1]
+            slope = slopes(start, stop)
+            sums[0][start:stop] = slope.sum(1)
+            sums[1].add_(slope.sum(0))
+        for total, part in zip((to_a, to_b), operator.summed(*sums), strict=True):
+            total.append(part)
+    (n, m), zeros = operator.shape, operator.like.new_zeros
+    a, b = [*filter(torch.is_tensor, to_a)], [*filter(torch.is_tensor, to_b)]
+    return reduce(torch.add, a or [zeros(n)]), reduce(torch.add, b or [zeros(m)])
 
 
 # --- iterations reversed, where K̂ serves every step -----------------------------------------------------------
 
 
-def _linear(
-    operator: Blocked,
-    problem: Problem,
-    s: Scalings,
-    rho: Tensor | None,
-    sigma: Tensor | None,
-    a: Tensor | None,
-    b: Tensor | None,
-) -> tuple[Tensor, Tensor] | None:
+def _linear(operator: Blocked, problem: Problem, s: Scalings, adjoint: Adjoints) -> Factors | None:
     """left [n, k] and right [m, k] with K̂ ∘ (left rightᵀ) = ∂L/∂log K off the target.
 
     A column step sends K̂ ∘ (z ⊗ −τ₂y) to the kernel and −τ₂ z ∘ K̂y to ū, where y = b̄/(K̂ᵀz). A row step sends
@@ -296,6 +230,7 @@ def _linear(
     are left out of y and δ, and multiplied in at the end.
     """
     rows, columns = problem.rows, problem.columns
+    rho, sigma, a, b = adjoint.log_rows, adjoint.log_columns, adjoint.a, adjoint.b
     sums, by_columns, by_rows = list[Factors](), list[Factors](), list[Factors]()
     if rho is not None:
         assert s.x is not None
@@ -315,7 +250,7 @@ def _linear(
         if columns is None:
             assert s.record[-1].sums is not None
             by_rows.append((a / s.record[-1].sums, s.record[-1].before))
-            return _stacked(sums, [], by_rows, (0.0, -tau_1))
+            return _stacked((by_rows, -tau_1), (sums, 1.0))
         # b̄/ν is relative to what reaches an entry of the plan from its row, as are these
         least, every = 0.0, _test_every(operator, len(s.record)) if rows is not None else 0
         if every and rows is not None:
@@ -338,26 +273,22 @@ def _linear(
             # the adjoint decays: once it is negligible, so are the terms of all earlier iterations
             if every and t % every == 0 and _largest(b, columns.mass) <= least:
                 break
-        return _stacked(sums, by_columns, by_rows, (-tau_2, tau_1 * tau_2))
-    return _stacked(sums, [], [], (0.0, 0.0))
+        return _stacked((by_columns, -tau_2), (by_rows, tau_1 * tau_2), (sums, 1.0))
+    return _stacked((sums, 1.0))
 
 
-Factors = tuple[Tensor, Tensor]  # [n], [m]
-
-
-def _stacked(
-    sums: list[Factors], by_columns: list[Factors], by_rows: list[Factors], factors: tuple[float, float]
-) -> tuple[Tensor, Tensor] | None:
-    """All terms as the columns of two matrices; those of column and row steps are multiplied by these factors."""
-    terms = [*by_columns, *by_rows, *sums]
+def _stacked(*groups: tuple[list[Factors], float]) -> Factors | None:
+    """All terms as the columns of two matrices, those of each group times a number."""
+    lists, _ = zip(*groups, strict=True)
+    terms = [*chain(*lists)]
     if not terms:
         return None
     left, right = (torch.stack(vectors) for vectors in zip(*terms, strict=True))
     start = 0
-    for steps, factor in zip((by_columns, by_rows), factors, strict=True):
-        if steps and factor != 1:
-            right[start : start + len(steps)] *= factor
-        start += len(steps)
+    for group, factor in groups:
+        if group and factor != 1:
+            right[start : start + len(group)] *= factor
+        start += len(group)
     return left.T, right.T
 
 
@@ -380,21 +311,270 @@ def _reversed_row_step(
     """δ = (outer + z ∘ K̂y)/(K̂x), and K̂ᵀδ times a factor unless that is None, in one pass."""
     one, parts, back = operator.spans == [(0, operator.shape[0])], list[Tensor](), None
     for first, last, k in operator.filled or operator.blocks():
+        u, sums, more = z, kx, outer
         if not one:  # views cost as much as a small product
-            mine = slice(first, last)
-            part = (
-                torch.mv(k, y).mul_(z[mine]) if outer is None else torch.addcmul(outer[mine], torch.mv(k, y), z[mine])
-            )
-            parts.append(part.div_(kx[mine]))
-        else:
-            part = torch.mv(k, y).mul_(z) if outer is None else torch.addcmul(outer, torch.mv(k, y), z)
-            parts.append(part.div_(kx))
+            u, sums, more = z[first:last], kx[first:last], None if outer is None else outer[first:last]
+        part = torch.mv(k, y).mul_(u) if more is None else torch.addcmul(more, torch.mv(k, y), u)
+        parts.append(part.div_(sums))
         if factor is not None:
             back = torch.addmv(y if back is None else back, k.T, parts[-1], beta=back is not None, alpha=factor)
     delta = parts[0] if one else operator.joined(parts)
     if factor is not None and (back is None or operator.shard is not None):
         back = operator.over_ranks(back)
     return delta, back
+
+
+# --- in log space, for any kernel and any penalty: the fixed point, or the recorded iterations in reverse --------
+
+
+def in_logarithms(
+    operator: Blocked, problem: Problem, s: Scalings, mode: str, adjoint: Adjoints
+) -> tuple[Parts, Tensor | None]:
+    """The terms of ∂L/∂log K other than the target's, and ∂L/∂ε through the steps.
+
+    If the adjoints of a and b are None, the scalings are constants.
+    """
+    rho, sigma, a, b = adjoint.log_rows, adjoint.log_columns, adjoint.a, adjoint.b
+    parts, eps_grad = Parts(), None
+    log_kv, log_ktu = s.log_rows - s.a, None
+    if s.log_columns is not None:
+        log_ktu = s.log_columns - s.b
+    elif sigma is not None:  # only the divergence needs these sums
+        log_ktu = operator.log_rmatvec(s.a)
+    if a is not None and b is not None:
+        if rho is not None:
+            b = b + Scaled(operator, -log_kv, s.b).rmatvec(rho)
+        if sigma is not None and log_ktu is not None:
+            a = a + Scaled(operator, s.a, -log_ktu).matvec(sigma)
+        fixed = _implicit(operator, problem, s, log_kv, log_ktu, a, b) if mode == "implicit" else None
+        if fixed is not None:
+            delta, eta, eps_grad = fixed
+            rho = delta if rho is None else rho + delta
+            sigma = eta if sigma is None else sigma + eta
+        else:
+            if not s.record:
+                warnings.warn(
+                    "the linear system of gradient='implicit' was not solved, and its iterations were not stored; the "
+                    "gradient through the scalings is missing: use gradient='truncated'",
+                    stacklevel=2,
+                )
+            eps_grad = _truncated(operator, problem, s, a, b, parts)
+    if rho is not None:
+        parts.add(-log_kv, rho, s.b, None)
+    if sigma is not None and log_ktu is not None:
+        parts.add(s.a, None, -log_ktu, sigma)
+    return parts, eps_grad
+
+
+class Parts:
+    """A sum of terms K ∘ (e^α x ⊗ e^β y) of a gradient."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, alpha: Tensor, x: Tensor | None, beta: Tensor, y: Tensor | None) -> None:
+        one_n, one_m = torch.ones_like(alpha), torch.ones_like(beta)
+        self._parts.append((alpha, one_n if x is None else x, beta, one_m if y is None else y))
+
+    def factors(self, operator: Blocked, s: Scalings) -> tuple[Tensor, Tensor] | None:
+        """left [n, k] and right [m, k], so that the sum is K̂ ∘ (left rightᵀ); None if no K̂ fits all terms."""
+        if operator.exact:
+            return None
+        alpha, x, beta, y = (torch.stack(vectors, 1) for vectors in zip(*self._parts, strict=True))
+        factors = operator.relative(alpha, beta, s.a, s.b)
+        if factors is None:
+            return None
+        left, right = factors[0] * x, factors[1] * y
+        largest = len(self._parts) * left.abs().max() * right.abs().max()  # of left rightᵀ, before it meets K̂
+        return (left, right) if bool(torch.isfinite(largest)) else None
+
+    def rows(self, operator: Blocked, start: int, stop: int) -> Tensor:
+        """The sum in rows start:stop, term by term."""
+        log_k = operator.source.rows(start, stop)
+        total = torch.zeros_like(log_k)
+        for alpha, x, beta, y in self._parts:
+            total += (log_k + alpha[start:stop, None] + beta).exp() * x[start:stop, None] * y
+        return total
+
+
+def _step_adjoint(side: Marginal, log_sums: Tensor, eps: Tensor, adjoint: Tensor) -> tuple[Tensor, Tensor]:
+    """Adjoints of log(K v) and of ε for one scaling step, given that of the scaling: −τ·adjoint for a KL relaxation."""
+    with torch.enable_grad():
+        gap, e = side.gap(log_sums).detach().requires_grad_(), eps.detach().requires_grad_()
+        scaled = side.penalty.step(gap, e)
+    grads = torch.autograd.grad(scaled, (gap, e), adjoint, allow_unused=True)
+    through_eps = torch.zeros_like(eps) if grads[1] is None else grads[1]
+    return torch.zeros_like(gap) if grads[0] is None else -grads[0], through_eps
+
+
+def _implicit(
+    operator: Blocked, problem: Problem, s: Scalings, log_kv: Tensor, log_ktu: Tensor | None, a: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Adjoints of log(K v) and log(Kᵀ u) at the fixed point, and ∂L/∂ε through the steps.
+
+    With them called δ and η, the fixed point a = φ₁(log(K v)), b = φ₂(log(Kᵀ u)) has the adjoint equations
+
+        δ = −τ₁ (a + column softmax · η)        η = −τ₂ (b + row softmaxᵀ · δ)
+
+    This form has no division by sums that may be 0. The result is None if the plan is so close to a permutation that
+    the fixed point does not determine the scalings. They then depend on where the iterations stopped, and only the
+    iterations can be differentiated.
+    """
+    rows, columns, eps = problem.rows, problem.columns, problem.eps
+    delta, eta = torch.zeros_like(s.a), torch.zeros_like(s.b)
+    if columns is None:
+        assert rows is not None
+        delta, eps_grad = _step_adjoint(rows, log_kv, eps, a)
+        return delta, eta, eps_grad
+    assert log_ktu is not None
+    if rows is None:
+        eta, eps_grad = _step_adjoint(columns, log_ktu, eps, b)
+        return delta, eta, eps_grad
+    by_rows = Scaled(operator, -log_kv, s.b)
+    by_columns = Scaled(operator, s.a, -log_ktu)
+    tau_1 = -_step_adjoint(rows, log_kv, eps, torch.ones_like(a))[0]
+    tau_2 = -_step_adjoint(columns, log_ktu, eps, torch.ones_like(b))[0]
+
+    def schur(v: Tensor) -> Tensor:
+        return v - tau_2 * by_columns.then(by_rows, v, tau_1)[1]
+
+    log_columns = s.b + log_ktu
+    sums = (log_columns - log_columns.max()).exp()
+    # the Schur complement is symmetric for the inner product with weights 1/(τ₂ S)
+    weights = torch.where(tau_2 > 0, (log_columns.min() - log_columns).exp() / tau_2, 0)
+    # (c·u, v/c) is the same balanced plan: S is a null vector, and the right-hand side is orthogonal to it
+    null = sums if bool((tau_1 == 1).all() & (tau_2 == 1).all()) else None
+    right = -tau_2 * (b - by_rows.rmatvec(tau_1 * a))
+    solution = _conjugate_gradients(schur, right, weights, null)
+    if solution is None:
+        return None
+    eta = solution
+    a = a + by_columns.matvec(eta)
+    delta, eps_rows = _step_adjoint(rows, log_kv, eps, a)
+    b = b + by_rows.rmatvec(delta)
+    return delta, eta, eps_rows + _step_adjoint(columns, log_ktu, eps, b)[1]
+
+
+def _conjugate_gradients(
+    apply: Callable[[Tensor], Tensor], rhs: Tensor, weights: Tensor, null: Tensor | None
+) -> Tensor | None:
+    """apply⁻¹ rhs for an operator that is symmetric and positive in the weighted inner product, except for `null`.
+
+    Returns None if it does not converge, or if an eigenvalue is below 1e-3: the scalings of a plan that converged to
+    1e-6 are not exact enough then.
+    """
+
+    def project(v: Tensor) -> Tensor:
+        return v if null is None else v - null * (v.sum() / null.sum())  # weights · null is constant
+
+    def inner(x: Tensor, y: Tensor) -> Tensor:
+        return (weights * x * y).sum()
+
+    largest = rhs.abs().max()
+    unit = torch.where(largest > 0, largest, 1)  # squares of a tiny right-hand side would underflow
+    residual = project(rhs / unit)
+    x, direction, size = torch.zeros_like(rhs), residual, inner(residual, residual)
+    enough = size * torch.finfo(rhs.dtype).eps ** 1.6
+    for _ in range(2 * len(rhs) + 20):
+        if bool(size <= enough):
+            return x * unit
+        image = project(apply(direction))
+        curvature = inner(direction, image)
+        if not bool(curvature > 1e-3 * inner(direction, direction)):
+            return None
+        step = size / curvature
+        x = x + step * direction
+        residual = residual - step * image
+        size, before = inner(residual, residual), size
+        direction = residual + size / before * direction
+    return x * unit if bool(size <= 1e3 * enough) else None
+
+
+def _truncated(operator: Blocked, problem: Problem, s: Scalings, a: Tensor, b: Tensor, parts: Parts) -> Tensor:
+    """Differentiate the recorded iterations in reverse: add their terms of ∂L/∂log K to `parts`, return ∂L/∂ε.
+
+    The derivative of a column step is the column softmax e^{log K + a_t ⊖ log(Kᵀu_t)}, that of a row step the row
+    softmax. Each is K times a rank-one matrix, so the record holds only vectors, and an iteration costs one pass.
+    """
+    rows, columns, eps = problem.rows, problem.columns, problem.eps
+    eps_grad = torch.zeros_like(eps)
+    # the adjoint decays: once it is negligible, so are the terms of all earlier iterations
+    negligible = 8 * torch.finfo(eps.dtype).eps * (a.abs().sum() + b.abs().sum())
+    for k in range(len(s.record) - 1, -1, -1):
+        b_before, log_kv, a_then, log_ktu, _ = s.record[k]
+        eta = None
+        if columns is not None and log_ktu is not None:
+            eta, through_eps = _step_adjoint(columns, log_ktu, eps, b)
+            parts.add(a_then, None, -log_ktu, eta)
+            eps_grad = eps_grad + through_eps
+        if rows is None or log_kv is None:
+            break
+        by_rows = Scaled(operator, -log_kv, b_before)
+        if eta is not None and log_ktu is not None and k == 0:  # the first iteration
+            a = a + Scaled(operator, a_then, -log_ktu).matvec(eta)
+        elif eta is not None and log_ktu is not None:
+            tau = -_step_adjoint(rows, log_kv, eps, torch.ones_like(a))[0]
+            through, b = Scaled(operator, a_then, -log_ktu).then(by_rows, eta, -tau, a)
+            a = a + through
+        delta, through_eps = _step_adjoint(rows, log_kv, eps, a)
+        if eta is None:
+            b = by_rows.rmatvec(delta)
+        parts.add(-log_kv, delta, b_before, None)
+        eps_grad = eps_grad + through_eps
+        a = torch.zeros_like(a)
+        if operator.exact:
+            continue
+        if (k % REVERSED == 0 or a.device.type == "cpu") and bool(b.abs().sum() <= negligible):
+            break
+    return eps_grad
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """diag(eᵃ) K diag(eᵇ) as a linear map; its entries must be at most about 1, as those of a plan."""
+
+    operator: Blocked
+    a: Tensor  # [n]
+    b: Tensor  # [m]
+
+    def _parts(self) -> tuple[Tensor, Tensor, Iterable[Block] | None]:
+        """left and right with diag(left) K̂ diag(right) = diag(eᵃ) K diag(eᵇ), and None; or ones, and its blocks."""
+        if self.operator.exact:
+            blocks = ((i, j, (log_k + self.a[i:j, None] + self.b).exp()) for i, j, log_k in self.operator.log_blocks())
+            return torch.ones_like(self.a), torch.ones_like(self.b), blocks
+        factors = self.operator.relative(self.a, self.b, self.a, self.b)
+        if factors is None:  # a and b themselves are always in range, unless they are NaN
+            factors = self.a * math.nan, self.b * math.nan
+        return *factors, None
+
+    def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
+        left, right, blocks = self._parts()
+        return left * self.operator.summed(self.operator.matvec(right * x, blocks))[0]
+
+    def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
+        left, right, blocks = self._parts()
+        return right * self.operator.rmatvec(left * z, blocks)
+
+    def then(self, back: Scaled, x: Tensor, factor: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """y = self·x [n], and backᵀ·(factor ∘ (y + plus)) [m]; in one pass if one K̂ fits both."""
+        factors = None
+        if not self.operator.exact:
+            alpha, beta = torch.stack([self.a, back.a], 1), torch.stack([self.b, back.b], 1)
+            factors = self.operator.relative(alpha, beta, self.a, self.b)
+        if factors is None:
+            y = self.matvec(x)
+            return y, back.rmatvec(factor * (y if plus is None else y + plus))
+        left, right = factors
+
+        def middle(y: Tensor, rows: slice) -> Tensor:
+            y = left[rows, 0] * y
+            return left[rows, 1] * factor[rows] * (y if plus is None else y + plus[rows])
+
+        y, w = self.operator.round_trip(right[:, 0] * x, middle)
+        return left[:, 0] * self.operator.summed(y)[0], right[:, 1] * w
 
 
 # --- from ∂L/∂log K to the kernel's tensors -------------------------------------------------------------------
@@ -404,34 +584,38 @@ def _pullback(
     operator: Blocked,
     target: Support,
     wanted: Sequence[bool],
-    left: Tensor | None,  # [n, k]
-    right: Tensor | None,  # [m, k]
-    on_target: Tensor | None,  # [k] on pairs, [n] for Σ_j T_ij log K_ij, or [n, m]
-    extra: Callable[[int, int], Tensor] | None,
+    factors: Factors | None,
+    on: Tensor | None,
+    extra: list[SomeRows],
 ) -> list[Tensor | None]:
-    """The gradient in each tensor of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (on the target) + extra rows."""
+    """The gradient in each tensor of Σ W·log K for W = K̂ ∘ (left rightᵀ) + (on the target) + extra rows.
+
+    `factors` are left [n, k] and right [m, k]. `on` is [k] on pairs, [n] for Σ_j T_ij log K_ij, or [n, m].
+    """
     source, grads = operator.source, list[Tensor | None]()
     for tensor, want in zip(source.tensors, wanted, strict=True):
         grads.append(torch.zeros_like(tensor) if want else None)
-    dense = on_target if on_target is not None and on_target.dim() == 2 else None
-    one = left is not None and left.shape[1] == 1 and dense is None and extra is None
-    if one and isinstance(source, Inner) and source.own is None and left is not None and right is not None:
-        _pull_rank_one(operator, source, left, right, grads)
-    elif left is not None or dense is not None or extra is not None:
-        _pull_blocks(operator, left, right, dense, extra, grads)
+    dense = on if on is not None and on.dim() == 2 else None
+    more = extra if dense is None else [lambda start, stop: dense[start:stop], *extra]
+    products = isinstance(source, Inner) and source.own is None and not more
+    if products and factors is not None and factors[0].shape[1] == 1:
+        _pull_rank_one(operator, *factors, grads)
+    elif factors is not None or more:
+        _pull_blocks(operator, factors, more, grads)
     if operator.shard is not None:
         whole = iter(operator.summed(*(grad for grad in grads if grad is not None)))
         grads = [None if grad is None else next(whole) for grad in grads]
-    if on_target is not None and isinstance(target, Pairs):
-        source.pull_pairs(target, on_target, grads)
-    elif on_target is not None and dense is None:
-        source.pull_target(target, on_target, grads)
+    if on is not None and isinstance(target, Pairs):
+        source.pull_pairs(target, on, grads)
+    elif on is not None and dense is None:
+        source.pull_target(target, on, grads)
     return grads
 
 
-def _pull_rank_one(operator: Blocked, source: Inner, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
+def _pull_rank_one(operator: Blocked, left: Tensor, right: Tensor, grads: list[Tensor | None]) -> None:
     """W = diag(left) K̂ diag(right) is never made: its products with the factors are products with K̂."""
-    phi, psi, r, c = grads
+    source, (phi, psi, r, c) = operator.source, grads
+    assert isinstance(source, Inner)
     ahead = right * source.psi if phi is not None else None
     for start, stop, k in operator.blocks():
         mine = left[start:stop]
@@ -449,23 +633,15 @@ def _pull_rank_one(operator: Blocked, source: Inner, left: Tensor, right: Tensor
 
 
 def _pull_blocks(
-    operator: Blocked,
-    left: Tensor | None,
-    right: Tensor | None,
-    dense: Tensor | None,
-    extra: Callable[[int, int], Tensor] | None,
-    grads: list[Tensor | None],
+    operator: Blocked, factors: Factors | None, extra: Sequence[SomeRows], grads: list[Tensor | None]
 ) -> None:
     weights = operator.like.new_empty(operator.block, operator.shape[1])
-    stored = [(*span, None) for span in operator.spans] if left is None else operator.blocks()
-    for start, stop, k in stored:
+    for start, stop, k in operator.blocks() if factors else ((*span, None) for span in operator.spans):
         w = weights[: stop - start]
-        if k is None or left is None or right is None:
+        if factors is None or k is None:
             w.zero_()
         else:
-            torch.mm(left[start:stop], right.T, out=w).mul_(k)
-        if dense is not None:
-            w += dense[start:stop]
-        if extra is not None:
-            w += extra(start, stop)
+            torch.mm(factors[0][start:stop], factors[1].T, out=w).mul_(k)
+        for rows in extra:
+            w += rows(start, stop)
         operator.source.pull(start, stop, w, grads)

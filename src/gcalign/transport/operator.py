@@ -1,43 +1,42 @@
 """Solving with its gradient: for autograd as a function of Python objects, for torch.compile as one torch operator.
 
 Both run `_forward` and `_backward`. In eager code a problem is passed as it is. A torch operator takes only tensors,
-numbers and strings, so `packing` takes the call apart and puts it together again.
+numbers and strings, so `pack` takes the call apart and `unpack` puts it together again. Other constraint sets, and
+`gradient="unrolled"`, have a plan that is stored whole and that autograd follows.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gcalign.constraints import Columns, Constraint, Hard, Marginal, Relaxed, Rows, TotalVariation
 from gcalign.geometry import Entropic
-from gcalign.plan import Plan
-from gcalign.transport.dense import by_autograd, by_dykstra
-from gcalign.transport.gradients import Adjoints, Choice, Reads, Vectors, backward, choose, read, statistics_of
-from gcalign.transport.operators.blocked import Blocked, Frame, Stored
-from gcalign.transport.operators.choice import block_rows
-from gcalign.transport.operators.sharded import Shard
-from gcalign.transport.operators.streamed import Cached, Streamed
-from gcalign.transport.packing import PENALTIES, SUPPORTS, Packed, pack, unpack
+from gcalign.plan import STATISTICS, Adjoints, Plan, Reads, Vectors
+from gcalign.transport.distributed import Shard
+from gcalign.transport.gradients import Choice, backward, choose, read, statistics_of
+from gcalign.transport.operators.blocked import Blocked, Cached, Frame, Kept, Reference, Stored, Streamed, block_rows
+from gcalign.transport.operators.sources import Given, Inner, Mask
 from gcalign.transport.problem import MODES, Options, Problem
-from gcalign.transport.sinkhorn import Scalings, Sweep, exponents, scalings
-from gcalign.transport.statistics import STATISTICS
-from gcalign.transport.support import Full, Pairs
-from gcalign.transport.validation import check_no_self_pairs, check_weights
+from gcalign.transport.sinkhorn import LogStep, Scalings, Stop, Sweep, iterate, scalings
+from gcalign.transport.support import Full, Groups, Pairs, check_no_self_pairs, check_weights, values_readable
 
 
 def solve(problem: Problem, options: Options, reads: Reads) -> Plan:
     """The proximal point of a problem, with its gradient."""
     if not problem.only_marginals:
-        return by_dykstra(problem, options, reads)
+        return _by_dykstra(problem, options, reads)
     compiling = torch.compiler.is_compiling() or isinstance(problem.eps, FakeTensor)
     if _autograd_reason(problem, options, reads, compiling):
-        return by_autograd(problem, options, reads)
+        return _by_autograd(problem, options, reads)
     call = _call(problem, options, reads)
     if compiling:
         outputs = torch.ops.gcalign.solve(*_pack(call))
@@ -77,13 +76,10 @@ def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
         return Choice("unrolled", "the constraints are not only rows and columns, so autograd follows Dykstra's steps")
     if reason := _autograd_reason(problem, options, reads, torch.compiler.is_compiling()):
         return Choice("unrolled", reason)
-    about: dict[str, Any] = {
-        "constrained": problem.constrained, "dual": reads.dual, "feasible": problem.feasible,
-    }  # fmt: skip
     if options.gradient == "envelope":  # refused without solving where it would be wrong
-        choose(options, converged=True, **about)
+        choose(problem, options, reads, converged=True)
     vectors, solved = _forward(_call(problem, options, reads)._replace(wanted=True))
-    choice, parts = choose(options, converged=solved.scalings.converged, **about), []
+    choice, parts = choose(problem, options, reads, solved.scalings.converged), []
     if choice.mode == "implicit" and solved.scalings.linear:
         one = problem.constrained == 1
         parts.append("in one step" if one else "by reversing its stored iterations, which is exact as well")
@@ -127,6 +123,119 @@ def travels(problem: Problem, reads: Reads) -> bool:
     return own and all(f in STATISTICS.values() for f in reads.statistics)
 
 
+# --- plans that are stored whole and differentiated by autograd --------------------------------------------------
+
+
+def _by_dykstra(problem: Problem, options: Options, reads: Reads) -> Plan:
+    """A plan for any constraint set, in mirror coordinates, by Dykstra's algorithm (Eq. 48–50).
+
+    It stores a multiplier for each set and adds it back before it projects again. So it reaches the proximal point on
+    the intersection. Without the multipliers, relaxed sets would give another plan.
+    """
+    if options.gradient not in ("auto", "unrolled"):
+        raise ValueError(
+            f"gradient={options.gradient!r} is for row and column marginals; use 'unrolled' (or 'auto') here"
+        )
+    if isinstance(options.block, int) or options.cache is not None:
+        raise ValueError(
+            f"block={options.block} is for row and column marginals, but {problem.constraints} needs the whole "
+            "matrix; leave out block and cache"
+        )
+    geometry, (n, m), constraints = problem.geometry, problem.kernel.shape, problem.constraints
+    log_k = problem.kernel.rows(0, n)
+    if not isinstance(geometry, Entropic):  # there a projection can give mass to a forbidden pair
+        constraints = (*constraints, _Forbidden(log_k.detach() == -torch.inf))
+    y, multipliers, done, converged = _projected(geometry.from_log(log_k), constraints, problem, options)
+    a, b = y.new_zeros(n), y.new_zeros(m)  # 0 if the geometry has no scalings
+    if isinstance(geometry, Entropic):
+        for constraint, multiplier in zip(constraints, multipliers, strict=True):
+            if isinstance(constraint, Rows):
+                a = a - multiplier.squeeze(1)
+            elif isinstance(constraint, Columns):
+                b = b - multiplier.squeeze(0)
+    log_plan = geometry.log_plan(y)
+    p = log_plan.exp()
+    vectors = _read_matrix(log_plan, problem, reads, p.sum(1).log(), p.sum(0).log(), a, b)
+    return Plan.of(problem, vectors, done, converged, log_plan)
+
+
+def _projected(
+    y: Tensor, constraints: tuple[Constraint, ...], problem: Problem, options: Options
+) -> tuple[Tensor, list[Tensor], int, bool]:
+    """∇Γ of argmin Σ h(P) + d_Γ(P ‖ K) over P in all sets, from y = ∇Γ(K), and the multiplier of each set.
+
+    Stops when the multipliers no longer change the plan: Σ_k Σ |ΔU_k|·∂P/∂y ≤ tol·Σ|P|, which for a marginal is its
+    error. Under torch.compile, where values cannot be read, all iterations are done.
+    """
+    geometry, tol = problem.geometry, options.tol
+    multipliers = [torch.zeros_like(problem.eps) for _ in constraints]
+    if not constraints:
+        return y, multipliers, 0, True
+    for done in range(1, options.iterations + 1):
+        moved = torch.zeros_like(problem.eps)
+        for k, constraint in enumerate(constraints):
+            z = y + multipliers[k]
+            new = constraint.multiplier(z, problem)
+            y = z - new
+            with torch.no_grad():
+                moved = moved + (geometry.slope(y) * (new - multipliers[k]).abs()).sum()
+            multipliers[k] = new
+        if tol > 0 and not torch.compiler.is_compiling():
+            with torch.no_grad():
+                mass = geometry.log_plan(y).exp().abs().nansum()
+            if bool(moved <= max(tol, 4 * torch.finfo(y.dtype).eps) * mass):
+                return y, multipliers, done, True
+    return y, multipliers, options.iterations, False
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _Forbidden(Constraint):
+    """P = 0 where the kernel is 0. In the entropic geometry this always holds."""
+
+    where: Tensor  # [n, m]
+
+    def multiplier(self, z: Tensor, problem: Problem) -> Tensor:
+        return torch.where(self.where, z, 0)
+
+
+def _by_autograd(problem: Problem, options: Options, reads: Reads) -> Plan:
+    """A plan by log-space iterations that autograd differentiates. Without values to read, all of them are done."""
+    for name, side in (("row", problem.rows), ("column", problem.columns)):
+        if options.check_finite and torch.compiler.is_compiling() and side is not None:  # eager code has refused it
+            message = f"a {name} of the target has no positive; give it a positive weight, or drop the sample"
+            torch._assert_async((side.mass > 0).all(), message)
+    kernel, both = Reference(problem.kernel), problem.constrained == 2
+    step = LogStep(kernel, problem)
+    tested = options if both and values_readable() else replace(options, tol=0)
+    stop = Stop(step, tested, (None, None), patience=30)
+    sweep, done, converged = iterate(step, stop, options.iterations if both else 1)
+    a, b = sweep.scaling, sweep.after
+    log_kv = kernel.log_matvec(b)
+    if problem.total is not None:  # the plan without this constraint has the right proportions
+        a = a + problem.missing(a + log_kv)
+    log_plan = kernel.log_k + a[:, None] + b
+    vectors = _read_matrix(log_plan, problem, reads, a + log_kv, b + kernel.log_rmatvec(a), a, b)
+    return Plan.of(problem, vectors, done if problem.constrained else 0, (converged and stop.accurate) or not both)
+
+
+def _read_matrix(
+    log_plan: Tensor, problem: Problem, reads: Reads, log_rows: Tensor, log_columns: Tensor, a: Tensor, b: Tensor
+) -> Vectors:
+    """What a divergence reads of a plan that is a matrix."""
+    target, statistics = problem.support, statistics_of(reads, problem.support)
+    terms = log_plan.new_zeros(len(log_plan), 0)
+    if statistics:
+        t = target.dense()
+        terms = torch.stack([f(log_plan, t) for f in statistics], 1)
+    if isinstance(target, Pairs):
+        on_target = log_plan[target.i, target.j]
+    else:
+        t = target.dense()
+        on_target = log_plan.masked_fill(t == 0, 0)
+        on_target = on_target if reads.entries else (t * on_target).sum(1)
+    return Vectors(on_target, log_rows, log_columns, terms, a, b, problem.eps)
+
+
 # --- forward and backward -------------------------------------------------------------------------------------
 
 
@@ -135,8 +244,7 @@ class Solved(NamedTuple):
 
     scalings: Scalings
     mode: str
-    frame: Frame | None  # None: no gradient is wanted
-    kept: Tensor | None  # what is stored of K̂
+    kernel: Kept | None  # what is stored of K̂, and its frame; None: no gradient is wanted
 
 
 class Call(NamedTuple):
@@ -160,11 +268,11 @@ def _call(problem: Problem, options: Options, reads: Reads) -> Call:
     return Call(problem, options, reads, block, wanted, wanted and problem.eps.requires_grad)
 
 
-def _kernel_operator(call: Call, frame: Frame | None = None, kept: Tensor | None = None) -> Blocked:
+def _kernel_operator(call: Call, saved: Kept | None = None) -> Blocked:
     """K as an operator on vectors: stored, made again, or made again from a float16 copy."""
     kernel, shard, exact = call.problem.kernel, call.problem.shard, not call.options.reads_values
     kind = Cached if call.options.cache is not None else Streamed if call.block else Stored
-    return kind(kernel, call.block, shard, frame, kept, exact=exact)
+    return kind(kernel, call.block, shard, saved, exact=exact)
 
 
 def _with_number(call: Call) -> Problem:
@@ -179,24 +287,10 @@ def _forward(call: Call) -> tuple[Vectors, Solved]:
     options, reads = call.options, call.reads
     with torch.no_grad():
         problem, operator = _with_number(call), _kernel_operator(call)
-        tau = exponents(problem, problem.eps_value)
-        contracts = tau[0] is not None and tau[1] is not None and tau[0] * tau[1] < 0.99
-        # only if the result does not depend on the iteration path: a plan does not, nor do scalings of a relaxed one
-        by_plan = reads.dual and (problem.feasible or not call.wanted) and options.gradient in ("auto", "envelope")
-        by_plan = by_plan or (reads.plan and not call.wanted)
-        fixed_point = by_plan or (contracts and options.gradient in ("auto", "implicit"))
-        linear = not call.eps_wanted or tau == (1.0, 1.0)
-        s = scalings(operator, problem, options, tau, recorded=call.wanted, fixed_point=fixed_point, linear=linear)
-        mode = choose(
-            options,
-            constrained=problem.constrained,
-            converged=s.converged,
-            dual=reads.dual,
-            feasible=problem.feasible,
-        ).mode
+        s = scalings(operator, problem, options, reads, recorded=call.wanted, eps_wanted=call.eps_wanted)
+        mode = choose(problem, options, reads, s.converged).mode
         vectors = read(operator, problem, reads, s)
-        frame, kept = operator.saved() if call.wanted else (None, None)
-    return vectors, Solved(s, mode, frame, kept)
+    return vectors, Solved(s, mode, operator.saved() if call.wanted else None)
 
 
 def _backward(
@@ -204,7 +298,7 @@ def _backward(
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """∂L/∂ε other than through the kernel, and the gradient in each tensor of the kernel."""
     with torch.no_grad(), without_autocast(solved.scalings.a.device):
-        problem, operator = _with_number(call), _kernel_operator(call, solved.frame, solved.kept)
+        problem, operator = _with_number(call), _kernel_operator(call, solved.kernel)
         return backward(operator, problem, call.reads, solved.scalings, solved.mode, adjoint, wanted, call.eps_wanted)
 
 
@@ -214,13 +308,14 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Any, ...]:
         vectors, solved = _forward(call)
-        if call.wanted:
+        if solved.kernel is not None:
             # outputs are copies, so that nothing that is kept for the backward pass holds on to them
             vectors = Vectors(*(x.detach() for x in vectors))
-            ctx.call, ctx.solved = call, solved._replace(kept=None)
+            ctx.frame, kept = solved.kernel
+            ctx.call, ctx.solved = call, solved._replace(kernel=None)
             # inputs, masses and target are saved so that torch notices a change in place between the two passes
             masses = [side.mass for side in (call.problem.rows, call.problem.columns) if side is not None]
-            ctx.save_for_backward(solved.kept, *tensors, *masses, *call.problem.support.tensors)
+            ctx.save_for_backward(kept, *tensors, *masses, *call.problem.support.tensors)
             ctx.set_materialize_grads(False)
         eps = vectors.eps.clone() if call.eps_wanted else None
         s = solved.scalings
@@ -233,12 +328,80 @@ class _Solve(torch.autograd.Function):
             raise RuntimeError(
                 f"gradient={call.options.gradient!r} has no second derivative; use gradient='unrolled' for that"
             )
-        solved, wanted = ctx.solved._replace(kept=ctx.saved_tensors[0]), list(ctx.needs_input_grad[1:-1])
-        eps_grad, kernel_grads = _backward(call, solved, Adjoints(*grads[:-1]), wanted)
+        solved = ctx.solved._replace(kernel=(ctx.frame, ctx.saved_tensors[0]))
+        eps_grad, kernel_grads = _backward(call, solved, Adjoints(*grads[:-1]), list(ctx.needs_input_grad[1:-1]))
         return None, *kernel_grads, eps_grad
 
 
 # --- the torch operator ---------------------------------------------------------------------------------------
+
+SUPPORTS = (Pairs, Groups, Full)
+PENALTIES = (Hard, Relaxed, TotalVariation)
+KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (*SUPPORTS, *PENALTIES, Marginal, Inner, Given, Mask, Options, Reads)
+}
+_FIELDS: dict[str, tuple[str, ...]] = {
+    name: tuple(f.name for f in fields(kind) if f.init) if is_dataclass(kind) else kind._fields
+    for name, kind in KINDS.items()
+}
+
+
+class Packed(NamedTuple):
+    """A record in the types of an operator's schema: lists in the order of its fields, and a text with their places.
+
+    A record is made of tensors, numbers, strings, None, tuples and the classes in `KINDS`. The text is JSON; "t", "i"
+    and "f" stand for the next tensor, integer and number.
+    """
+
+    tensors: list[Tensor]
+    integers: list[Any]
+    numbers: list[Any]
+    words: str
+
+
+def pack(record: Any) -> Packed:
+    """A record as tensors, numbers and a text; torch.compile traces this."""
+    packed = Packed([], [], [], "")
+    return packed._replace(words=_write(record, packed))
+
+
+def _write(x: Any, packed: Packed) -> str:
+    if x is None:
+        return "null"
+    if isinstance(x, bool):
+        return "true" if x else "false"
+    if isinstance(x, str):
+        return f'"={x}"'
+    if isinstance(x, Tensor):
+        packed.tensors.append(x)
+        return '"t"'
+    if isinstance(x, (int, torch.SymInt)):
+        packed.integers.append(x)
+        return '"i"'
+    if isinstance(x, (float, torch.SymFloat)):
+        packed.numbers.append(x)
+        return '"f"'
+    name = type(x).__name__
+    if name in _FIELDS:
+        parts = [f'"{name}"', *[_write(getattr(x, field), packed) for field in _FIELDS[name]]]
+    else:
+        parts = ['"tuple"', *[_write(part, packed) for part in x]]
+    return f"[{', '.join(parts)}]"
+
+
+def unpack(packed: Packed) -> Any:
+    """The record again."""
+    return _read(json.loads(packed.words), dict(zip("tif", map(iter, packed), strict=False)))
+
+
+def _read(node: Any, values: Mapping[str, Iterator[Any]]) -> Any:
+    if isinstance(node, str):
+        return node[1:] if node.startswith("=") else next(values[node])
+    if not isinstance(node, list):
+        return node
+    kind, *parts = node
+    parts = [_read(part, values) for part in parts]
+    return tuple(parts) if kind == "tuple" else KINDS[kind](**dict(zip(_FIELDS[kind], parts, strict=True)))
 
 
 class Saved(NamedTuple):
@@ -275,11 +438,12 @@ def _slots(call: Call) -> int:
 
 
 def _stored(solved: Solved, slots: int) -> tuple[Saved | None, Solution]:
-    s, frame = solved.scalings, solved.frame
-    numbers = s.iterations, s.converged, len(s.record), s.linear, frame is not None and frame.plain
+    s, kernel = solved.scalings, solved.kernel
+    numbers = s.iterations, s.converged, len(s.record), s.linear, kernel is not None and kernel[0].plain
     solution = Solution(*numbers, MODES.index(solved.mode), s.accurate)
-    if frame is None or solved.kept is None:
+    if kernel is None:
         return None, solution
+    (alpha, beta, _), kept = kernel
     rows, columns = s.a.new_zeros(slots, 2, len(s.a)), s.b.new_zeros(slots, 2, len(s.b))
     vectors = [(columns[k, 0], rows[k, 0], rows[k, 1], columns[k, 1]) for k in range(-1, len(s.record))]
     for places, values in zip(vectors, [(s.x, s.kx), *s.record], strict=True):
@@ -287,7 +451,7 @@ def _stored(solved: Solved, slots: int) -> tuple[Saved | None, Solution]:
             if value is not None:
                 place.copy_(value)
     log_columns = s.a.new_empty(0) if s.log_columns is None else s.log_columns
-    return Saved(s.a, s.b, s.log_rows, log_columns, rows, columns, frame.alpha, frame.beta, solved.kept), solution
+    return Saved(s.a, s.b, s.log_rows, log_columns, rows, columns, alpha, beta, kept), solution
 
 
 def _restored(call: Call, saved: Saved, solution: Solution) -> Solved:
@@ -302,7 +466,7 @@ def _restored(call: Call, saved: Saved, solution: Solution) -> Solved:
         bool(solution.converged), record, bool(solution.linear), saved.columns[-1, 0], saved.rows[-1, 0],
     )  # fmt: skip
     frame = Frame(saved.alpha, saved.beta, bool(solution.plain))
-    return Solved(s, MODES[solution.mode], frame, saved.kept)
+    return Solved(s, MODES[solution.mode], (frame, saved.kept))
 
 
 def _pack(call: Call) -> Packed:

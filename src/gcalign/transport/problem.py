@@ -14,10 +14,9 @@ from gcalign.batch import Sides
 from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass, missing_mass, total_mass
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
-from gcalign.transport.operators.sharded import Shard
+from gcalign.transport.distributed import Shard
 from gcalign.transport.operators.sources import Source
-from gcalign.transport.support import Pairs, Support
-from gcalign.transport.validation import true_if_eager, values_readable
+from gcalign.transport.support import Pairs, Support, true_if_eager, values_readable
 
 MODES = ("auto", "envelope", "implicit", "truncated", "unrolled")
 ACCELERATED_FROM = 20  # iterations from which accelerate="auto" accelerates
@@ -121,10 +120,9 @@ class Problem:
         **more: Any,
     ) -> Problem:
         """The problem with its marginals; raises if a constraint cannot hold."""
-        rows, columns, total, at_least, feasible, follows, kinds = None, None, None, False, not unpaired_rows, True, []
-        own_total = False
+        rows, columns, total, at_least, feasible, follows = None, None, None, False, not unpaired_rows, True
+        own_total, kinds = False, [*map(type, constraints)]
         for constraint in constraints:
-            kinds.append(type(constraint))
             if isinstance(constraint, TotalMass):
                 total, at_least = total_mass(constraint.mass, target, kernel.shape[0], eps), constraint.at_least
                 own_total = constraint.mass is not None
@@ -159,11 +157,10 @@ class Problem:
 
     def masses(self) -> tuple[Tensor, Tensor]:
         """μ and ν: of the constraints or, for a side without one, of the target; uniform without a target."""
-        (n, m), target, uniform = self.kernel.shape, self.target, self.eps.new_full
-        mu = None if self.rows is None else self.rows.mass
-        nu = None if self.columns is None else self.columns.mass
+        (n, m), target = self.kernel.shape, self.target
+        mu, nu = self.rows and self.rows.mass, self.columns and self.columns.mass
         if target is None:
-            return uniform((n,), 1.0) if mu is None else mu, uniform((m,), n / m) if nu is None else nu
+            return self.eps.new_ones(n) if mu is None else mu, self.eps.new_full((m,), n / m) if nu is None else nu
         return target.mu if mu is None else mu, target.nu if nu is None else nu
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gcalign.transport.validation import check_weights
-
 
 class Support(ABC):
     """Base class of target plans: a non-negative matrix T [n, m] without an empty row (P_tgt in Eq. 8, eq:mainobj).
@@ -34,13 +32,13 @@ class Support(ABC):
     def rows(self, start: int, stop: int) -> Tensor:  # [stop − start, m]
         """Dense rows of T."""
 
-    @abstractmethod
     def dot(self, x: Tensor) -> Tensor:  # [m] or [m, d] -> [n] or [n, d]
         """T x."""
+        return torch.cat([self.rows(*span) @ x for span in spans(self.shape)])
 
-    @abstractmethod
     def entropy(self) -> Tensor:  # [n]
         """Σ_j T_ij log T_ij of each row."""
+        return torch.cat([torch.xlogy(t, t).sum(1) for t in (self.rows(*span) for span in spans(self.shape))])
 
     @abstractmethod
     def scaled(self, left: Tensor, right: Tensor | None = None) -> Support:  # [n], [m]
@@ -57,22 +55,17 @@ class Support(ABC):
     @property
     def mu(self) -> Tensor:  # [n]
         """T·1."""
-        return self.dot(self._like.new_ones(self.shape[1]))
+        return self.dot(self.tensors[0].new_ones(self.shape[1]))
 
     @property
     def nu(self) -> Tensor:  # [m]
         """Tᵀ·1."""
-        return self.tdot(self._like.new_ones(self.shape[0]))
+        return self.tdot(self.tensors[0].new_ones(self.shape[0]))
 
     @property
     @abstractmethod
-    def _like(self) -> Tensor:
-        """A tensor of the dtype and device of T."""
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What T is made of."""
-        return (self._like,)
+        """What T is made of; the first has its dtype."""
 
     def dense(self) -> Tensor:  # [n, m]
         """T as a matrix."""
@@ -108,8 +101,8 @@ class Pairs(Support):
     unit: bool = False
 
     @property
-    def _like(self) -> Tensor:
-        return self.weight
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
 
     def span(self, start: int, stop: int) -> slice:
         """The pairs of these rows."""
@@ -210,10 +203,6 @@ class Groups(Support):
     ordinary: bool = False
 
     @property
-    def _like(self) -> Tensor:
-        return self.levels
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.levels, self.pairs.weight, self.left, self.right
 
@@ -286,8 +275,8 @@ class Full(Support):
         return self.weight.shape[0], self.weight.shape[1]
 
     @property
-    def _like(self) -> Tensor:
-        return self.weight
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
 
     @staticmethod
     def checked(matrix: Tensor, shape: tuple[int, int], like: Tensor) -> Full:
@@ -327,3 +316,71 @@ class Full(Support):
 
     def transposed(self) -> Support:
         return Full(self.weight.T)
+
+
+def spans(shape: tuple[int, int]) -> list[tuple[int, int]]:
+    """(first row, last row) of blocks of a matrix that are small enough to be made at once."""
+    step = max(1, (1 << 22) // shape[1])
+    return [(start, min(start + step, shape[0])) for start in range(0, shape[0], step)]
+
+
+def shared_codes(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:  # [n], [m] -> [n], [m]
+    """Numbers below n + m that are equal if and only if the values are. Shapes do not depend on the values."""
+    both = torch.cat([left, right])
+    codes = torch.searchsorted(both.sort().values, both)
+    return codes[: len(left)], codes[len(left) :]
+
+
+def join(left: Tensor, right: Tensor, distinct: bool) -> tuple[Tensor, Tensor]:
+    """Every (i, j) with left_i = right_j, sorted by i; `distinct` leaves out i = j. It never makes an n × m matrix."""
+    order = torch.argsort(right, stable=True)
+    ranked = right[order]
+    first, last = torch.searchsorted(ranked, left), torch.searchsorted(ranked, left, right=True)
+    many = last - first
+    i = torch.repeat_interleave(torch.arange(len(left), device=left.device), many)
+    within = torch.arange(len(i), device=left.device) - (many.cumsum(0) - many)[i]
+    j = order[first[i] + within]
+    if not distinct:
+        return i, j
+    other = j != i
+    return i[other], j[other]
+
+
+def values_readable() -> bool:
+    """Whether values of tensors can be read: not under torch.compile, nor while a CUDA graph is captured."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def true_if_eager(flag: Tensor) -> bool:
+    """Whether a test on values is true; False where values cannot be read."""
+    return values_readable() and bool(flag)
+
+
+def check_weights(values: Tensor) -> None:
+    """Raise unless the values of a target are non-negative, finite and without gradient."""
+    if values.requires_grad:
+        raise ValueError("target requires a gradient, but a target is data; pass target.detach()")
+    if true_if_eager(~torch.isfinite(values).all()) or true_if_eager((values < 0).any()):
+        raise ValueError("target has a negative or non-finite entry; every weight must be ≥ 0 and finite")
+
+
+def check_no_self_pairs(support: Full | Pairs) -> None:
+    """Raise if an embedding of the joint layout is its own positive."""
+    w = support.weight  # [n, m], or [k] of pairs
+    own = w.diagonal() if w.ndim == 2 else w * (support.i == support.j)  # type: ignore[union-attr]  # a vector: Pairs
+    if true_if_eager((own > 0).any()):
+        raise ValueError(
+            "target pairs an embedding with itself, which the joint layout forbids; "
+            "set its diagonal to 0 or use layout='cross'"
+        )
+
+
+def check_rows(support: Support, remedy: str, names: Tensor | None = None) -> None:
+    """Raise if a row has no positive; `names` are the ids or labels of the rows."""
+    empty = support.mu == 0
+    if true_if_eager(empty.any()):
+        row = int(empty.nonzero()[0])
+        name = "" if names is None else f" ({names[row].item()!r})"
+        raise ValueError(f"row {row}{name} of the target has no positive ({int(empty.sum())} such rows); {remedy}")

@@ -22,9 +22,8 @@ from gcalign.lab.bench.peers import Loss
 from gcalign.lab.bench.table import BenchResult, BenchTable, Row
 from gcalign.lab.terminal import Progress
 from gcalign.methods import method
-from gcalign.plan import Plan
+from gcalign.plan import Plan, Reads
 from gcalign.transport import operator
-from gcalign.transport.gradients import Reads
 from gcalign.transport.operators import blocked
 from gcalign.transport.problem import Options, Problem
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import gcalign
 from gcalign import methods
-from gcalign.alignment import Alignment
+from gcalign.alignment import Alignment, Symmetric
 from gcalign.auditing.pairs import LEAST_PAIRS
 from gcalign.constraints import Columns, Constraint, Rows
 from gcalign.kernels import normalize
@@ -34,7 +34,6 @@ from gcalign.lab.training.probe import data_of
 from gcalign.lab.training.runs import Run
 from gcalign.lab.training.samples import images_of
 from gcalign.lab.training.stream import exchanged, seed_of
-from gcalign.symmetric import Symmetric
 from gcalign.targets import Blocks, Identity, Labels, Target
 
 Made = TypeVar("Made")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gcalign import metrics
-from gcalign.alignment import Alignment
+from gcalign.alignment import Alignment, Symmetric
 from gcalign.constraints import can_lose_mass
 from gcalign.interop.caching import cached_backward
 from gcalign.kernels import normalize
@@ -26,7 +26,6 @@ from gcalign.lab.models.encoders import USUAL, side_encoder
 from gcalign.lab.training.config import Config, criterion_of, encoders_of
 from gcalign.lab.training.optimizers import lr_at, optimizer_of
 from gcalign.lab.training.stream import Batch, seed_of
-from gcalign.symmetric import Symmetric
 
 logger = logging.getLogger(__name__)
 

@@ -11,21 +11,29 @@ columns while it is still in the cache.
 from __future__ import annotations
 
 import math
+import mmap
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gcalign.transport.operators.sharded import Shard
+from gcalign.transport.distributed import Shard
 from gcalign.transport.operators.sources import Source
 
 RowStep = Callable[[Tensor, slice], Tensor]  # (log(K v) of some rows, which) -> log u of those rows
 Block = tuple[int, int, Tensor]  # first row, last row, rows of K̂
 TAME = 1 / 4.2  # of the dtype's logarithmic range: up to this bound plain scalings stay inside it, as do their products
+BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
+ELSEWHERE = 1 << 26
+_HALF = 10.5  # e^±10.5 is in the range of float16
+_SMALL = 1 << 28  # bytes that nobody misses
+_ENTRIES = 1 << 22  # of a block, where its rows are ours to choose
+_warned = False
 
 
 class Frame(NamedTuple):
@@ -36,15 +44,17 @@ class Frame(NamedTuple):
     plain: bool = False  # whether only the kernel's offsets are taken off
 
 
+Kept = tuple[Frame, Tensor]  # and the rows of K̂ that are stored in it
+
+
 class Blocked(ABC):
     """K̂ by blocks of rows; a subclass says where a block is stored.
 
     Args:
         source: log K.
-        block: rows of a block.
+        rows: how many are a block; 0 chooses.
         shard: the rows of this rank; None for all.
-        frame: the frame of `kept`; None chooses one.
-        kept: rows of K̂ that were made earlier.
+        saved: a frame and the rows of K̂ that were made in it earlier; None chooses a frame.
         exact: products by log-sum-exp alone: slower, but no value is read.
     """
 
@@ -53,23 +63,18 @@ class Blocked(ABC):
     unit: ClassVar[float] = 0.0  # log of the largest entry of each row in a frame that is not plain
 
     def __init__(
-        self,
-        source: Source,
-        block: int,
-        shard: Shard | None = None,
-        frame: Frame | None = None,
-        kept: Tensor | None = None,
-        *,
-        exact: bool = False,
+        self, source: Source, rows: int = 0, shard: Shard | None = None, saved: Kept | None = None, exact: bool = False
     ) -> None:
         self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
+        frame, kept = (None, None) if saved is None else saved
         self.kept = kept if kept is not None and len(kept) else None
         self.filled: list[Block] = []  # K̂, if all of it is stored
         self.first, self.last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])  # this rank's rows
-        self.spans = [*pairwise([*range(self.first, self.last, block), self.last])] if self.last > self.first else []
-        self.block = min(block, self.last - self.first)
+        rows = rows or max(1, BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE) // self.shape[1])
+        self.spans = [*pairwise([*range(self.first, self.last, rows), self.last])] if self.last > self.first else []
+        self.block = min(rows, self.last - self.first)
         self.like = source.tensors[0].detach()
-        self._range = _log_range(self.like.dtype)
+        self._range = -math.log(torch.finfo(self.like.dtype).tiny)  # 87 for float32, 708 for float64
         self._most = 0.45 * self._range
         self.r, self.c = source.offsets
         self.bound = source.bound
@@ -89,7 +94,7 @@ class Blocked(ABC):
         """How far results of a product must lie above its largest factor, since it may lose that much times it."""
         return self._lost() + math.log(max(self.shape))
 
-    def saved(self) -> tuple[Frame, Tensor]:
+    def saved(self) -> Kept:
         """The frame and what is stored in it, for the backward pass."""
         if self.frame is None:
             self._move(self.like.new_zeros(self.shape[0]), self.like.new_zeros(self.shape[1]))
@@ -109,9 +114,9 @@ class Blocked(ABC):
 
     # --- blocks -----------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def blocks(self) -> Iterable[Block]:
         """K̂, some rows at a time; a block is valid until the next is taken."""
+        return self._new_blocks(self._make)
 
     @abstractmethod
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
@@ -146,7 +151,7 @@ class Blocked(ABC):
     def log_matvec(self, b: Tensor) -> Tensor:  # [m] -> [n]
         """log(K eᵇ)."""
         if self.exact:
-            return self._log_row_sums(b)
+            return self.summed(self.joined([(log_k + b).logsumexp(1) for _, _, log_k in self.log_blocks()]))[0]
         if self.frame is not None:
             log_kv, _, _ = self._pass(self.frame, b, None)
             if self._in_range(b - self.frame.beta, log_kv + self.frame.alpha):
@@ -215,12 +220,6 @@ class Blocked(ABC):
         self.frame = Frame(alpha, b.clone())
         return log_kv
 
-    def _log_row_sums(self, b: Tensor) -> Tensor:
-        log_kv = self.like.new_zeros(self.shape[0])
-        for start, stop, log_k in self.log_blocks():
-            log_kv[start:stop] = (log_k + b).logsumexp(1)
-        return self.summed(log_kv)[0]
-
     def _log_column_sums(self, a: Tensor) -> Tensor:
         parts = [(log_k + a[start:stop, None]).logsumexp(0) for start, stop, log_k in self.log_blocks()]
         total = torch.stack([self.like.new_full((self.shape[1],), -torch.inf), *parts]).logsumexp(0)
@@ -228,14 +227,14 @@ class Blocked(ABC):
 
     # --- products with K̂ -------------------------------------------------------------------------------------
 
-    def matvec(self, x: Tensor) -> Tensor:  # [m] -> [n]
-        """K̂ x in this rank's rows, 0 in all others."""
-        return self.joined([torch.mv(k, x) for _, _, k in self.blocks()])
+    def matvec(self, x: Tensor, blocks: Iterable[Block] | None = None) -> Tensor:  # [m] -> [n]
+        """K̂ x in this rank's rows, 0 in all others; or of another matrix, given by blocks."""
+        return self.joined([torch.mv(k, x) for _, _, k in blocks or self.blocks()])
 
-    def rmatvec(self, z: Tensor) -> Tensor:  # [n] -> [m]
-        """K̂ᵀ z."""
+    def rmatvec(self, z: Tensor, blocks: Iterable[Block] | None = None) -> Tensor:  # [n] -> [m]
+        """K̂ᵀ z, or that of another matrix."""
         w = None
-        for start, stop, k in self.blocks():
+        for start, stop, k in blocks or self.blocks():
             part = z[start:stop]
             w = torch.mv(k.T, part) if w is None else w.addmv_(k.T, part)
         return self.over_ranks(w)
@@ -249,11 +248,11 @@ class Blocked(ABC):
             w = torch.mv(k.T, z) if w is None else w.addmv_(k.T, z)
         return self.joined(ys), self.over_ranks(w)
 
-    def joined(self, parts: list[Tensor]) -> Tensor:  # [n]
-        """A vector from a part for each block, 0 in the rows of other ranks."""
+    def joined(self, parts: list[Tensor], *width: int) -> Tensor:  # [n] or [n, width]
+        """A vector or matrix from a part for each block, 0 in the rows of other ranks."""
         if self.shard is None:
             return parts[0] if len(parts) == 1 else torch.cat(parts)
-        whole = self.like.new_zeros(self.shape[0])
+        whole = self.like.new_zeros(self.shape[0], *width)
         for (start, stop), part in zip(self.spans, parts, strict=True):
             whole[start:stop] = part
         return whole
@@ -287,24 +286,9 @@ class Blocked(ABC):
                 self._move(a, b)
         return None
 
-    def by_rows(self, parts: list[Tensor], width: int) -> Tensor:
-        """[n, width] from a part for each block."""
-        if self.shard is None:
-            return torch.cat(parts)
-        whole = self.like.new_zeros(self.shape[0], width)
-        for (start, stop), part in zip(self.spans, parts, strict=True):
-            whole[start:stop] = part
-        return self.summed(whole)[0]
-
     def summed(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Sums over all ranks of what each has from its own rows."""
         return parts if self.shard is None else self.shard.sum(*parts)
-
-
-@lru_cache
-def _log_range(dtype: torch.dtype) -> float:
-    """The size of the logarithm of the smallest number: 87 for float32, 708 for float64."""
-    return -math.log(torch.finfo(dtype).tiny)
 
 
 def _part(x: Tensor, start: int, stop: int) -> Tensor:
@@ -312,20 +296,12 @@ def _part(x: Tensor, start: int, stop: int) -> Tensor:
     return x if len(x) == 1 else x[start:stop]
 
 
-BLOCK_ENTRIES = {"cpu": 1 << 20}  # some rows at a time, so that temporaries stay in the cache, not beside the matrix
-ELSEWHERE = 1 << 26
-
-
 class Stored(Blocked):
     """One matrix [n, m]; the first pass fills it and uses each block while it is in the cache."""
 
-    def __init__(self, source: Source, block: int = 0, *more: Any, **options: Any) -> None:
-        entries = BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE)
-        super().__init__(source, block or max(1, entries // source.shape[1]), *more, **options)
-        if self.kept is not None:
-            self.filled = [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
-
     def blocks(self) -> Iterable[Block]:
+        if self.kept is not None and not self.filled:
+            self.filled = [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
         return self.filled or self._new_blocks(self._make)
 
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
@@ -339,3 +315,118 @@ class Stored(Blocked):
 
     def _room(self) -> Tensor:
         return self.like.new_empty(self.last - self.first, self.shape[1])
+
+
+class Streamed(Blocked):
+    """Memory of `block` rows, whatever n; each pass costs the kernel once more."""
+
+    stores: ClassVar[bool] = False
+
+    def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
+        scratch = self.like.new_empty(self.block, self.shape[1])
+        for start, stop in self.spans:
+            rows = scratch[: stop - start]
+            fill(start, stop, rows)
+            yield start, stop, rows
+
+
+class Cached(Blocked):
+    """A float16 copy of K̂, half the memory of `Stored` and nearly its speed; the copy is then the kernel.
+
+    Its entries are rounded by at most 5e-4 of their size, which averages out in sums: potentials are off by about
+    5e-4/√m. A kernel within the range of float16, as with ε ≥ 0.1, is copied as it is (its smallest entries are
+    rounded by up to 1e-3); rows of any other are scaled to a largest entry of 2¹⁴, so that what is lost below is
+    1e-12 of it.
+    """
+
+    largest_plain: ClassVar[float] = _HALF
+    unit: ClassVar[float] = 14 * math.log(2)
+
+    def blocks(self) -> Iterable[Block]:
+        if self.kept is None:
+            return super().blocks()
+        scratch, copy = self.like.new_empty(self.block, self.shape[1]), self.kept
+        return ((i, j, scratch[: j - i].copy_(copy[i - self.first : j - self.first])) for i, j in self.spans)
+
+    def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
+        scratch = self.like.new_empty(self.block, self.shape[1])
+        copy = self._room()
+        for start, stop in self.spans:
+            rows, half = scratch[: stop - start], copy[start - self.first : stop - self.first]
+            fill(start, stop, rows)
+            yield start, stop, rows.copy_(half.copy_(rows))
+        self.kept = copy
+
+    def _lost(self) -> float:
+        return math.log(6e-8) - math.log(1e-4)
+
+    def _room(self) -> Tensor:
+        """In large pages where the system has them: gigabytes of small ones cost more time to get than to fill."""
+        n, m, device = self.last - self.first, self.shape[1], self.like.device
+        if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+            return torch.empty(n, m, dtype=torch.float16, device=device)
+        memory = mmap.mmap(-1, 2 * n * m)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=torch.float16).view(n, m)
+
+
+def block_rows(source: Source, block: int | str | None, cache: str | None, shard: Shard | None) -> int:
+    """How many rows are held at once; 0 stores them all, which "auto" does where half of the free memory is enough."""
+    global _warned
+    n, m = source.shape
+    if isinstance(block, int):
+        return block
+    if cache is not None:
+        return max(1, _ENTRIES // m)
+    if block == "auto":
+        like = source.tensors[0]
+        size = (n if shard is None else n // shard.world + 1) * m * like.element_size()
+        if size > _SMALL and size > _free(like.device) // 2:
+            rows = max(1, _ENTRIES // m)
+            if not _warned:
+                _warned = True
+                warnings.warn(
+                    f"a kernel of {size / 2**30:.1f} GiB does not fit in half of the free memory, so block='auto' "
+                    f"streams it, {rows} rows at a time; block={rows} does the same without this warning, block=None "
+                    "stores it",
+                    stacklevel=2,
+                )
+            return rows
+    return 0
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that can still be had."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return 4 << 30  # nobody says: a modest machine
+
+
+class Reference:
+    """The oracle: log K whole, every product a log-sum-exp, which autograd can follow."""
+
+    def __init__(self, source: Source) -> None:
+        self.shape = source.shape
+        self.log_k = source.rows(0, source.shape[0])
+
+    def log_matvec(self, b: Tensor) -> Tensor:  # [m] -> [n]
+        """log(K eᵇ)."""
+        return torch.logsumexp(self.log_k + b, 1)
+
+    def log_rmatvec(self, a: Tensor) -> Tensor:  # [n] -> [m]
+        """log(Kᵀ eᵃ)."""
+        return torch.logsumexp(self.log_k + a[:, None], 0)
+
+    def sweep(self, b: Tensor, step: RowStep) -> tuple[Tensor, Tensor, Tensor]:
+        """log(K eᵇ), the a that `step` makes of it, and log(Kᵀ eᵃ)."""
+        log_kv = self.log_matvec(b)
+        a = step(log_kv, slice(None))
+        return log_kv, a, self.log_rmatvec(a)
+
+    def shift(self) -> float:
+        """Nothing is taken off logarithms."""
+        return 0.0

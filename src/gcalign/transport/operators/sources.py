@@ -102,8 +102,7 @@ class Inner(Source):
 
     def __post_init__(self) -> None:
         self.shape = (len(self.phi), len(self.psi))
-        self.tensors = (self.phi, self.psi, self.r, self.c)
-        self.tensors += () if self.own is None else (self.own,)
+        self.tensors = (self.phi, self.psi, self.r, self.c, *(() if self.own is None else (self.own,)))
         self.offsets = (self.r, self.c)
 
     def rows(self, start: int, stop: int) -> Tensor:
