@@ -125,6 +125,8 @@ class Alignment(Objective):
             object.__setattr__(self, "group", group_name(value))  # a name, so that the criterion can be copied
             value = bool(value)
         elif name == "warm_start":
+            if not isinstance(value, bool):
+                raise TypeError(f"warm_start={value!r} must be True or False")
             object.__setattr__(self, "memory", Memory() if value else None)
         super().__setattr__(name, value)
 
@@ -145,7 +147,7 @@ class Alignment(Objective):
         if self.options.check_finite and not torch.compiler.is_compiling():
             total = loss if self.reduction == "mean" else loss.detach().sum()
             if not math.isfinite(total.item()):  # one number tells
-                refuse_loss(self, loss, z1, z1 if z2 is None else z2)
+                refuse_loss(self, loss, z1, z1 if z2 is None else z2, inputs)
         return loss
 
     def _value(self, plan: Plan) -> Tensor:
@@ -252,7 +254,7 @@ class Alignment(Objective):
         try:
             check_embeddings(z1, z2, alone=share is None)
             if share is not None and self.options.check_finite and values_readable():
-                refuse_non_finite(z1, z2)  # the others must not wait for a batch that is refused later
+                refuse_non_finite(z1=z1, z2=z2)  # the others must not wait for a batch that is refused later
             dtype = torch.promote_types(z1.dtype, torch.float32)  # half precision is computed in float32
             first, second = as_sides(z1.to(dtype), z2.to(dtype), inputs, target.reads)
             if negatives is not None:
@@ -326,6 +328,7 @@ class Alignment(Objective):
     def __repr__(self) -> str:
         constraints = f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"
         usual = {"target": None, "geometry": None, "layout": None, "reduction": "mean", **_OPTIONS}
+        usual |= {"gather": True, "warm_start": False}
         always = ("target", "layout", "iterations", "tol", "gradient")
         values = {name: getattr(self, name) for name in usual}
         named = [f"{name}={x!r}" for name, x in values.items() if name in always or x != usual[name]]
@@ -381,6 +384,8 @@ class Symmetric(Objective):
 
     def __init__(self, alignment: Alignment) -> None:
         super().__init__()
+        if not isinstance(alignment, Alignment):
+            raise TypeError(f"Symmetric takes an Alignment, such as gcalign.method('ince'), not {alignment!r}")
         self.alignment = alignment
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -149,12 +149,12 @@ def _check_negatives(negatives: Tensor, z: Tensor) -> None:
         raise ValueError(f"negatives are on {negatives.device} and z1 on {z.device}; move both to one device")
 
 
-def refuse_non_finite(z1: Tensor, z2: Tensor) -> None:
-    """Raise if an embedding is not finite; the message has its row."""
-    for name, z in (("z1", z1), ("z2", z2)):
-        finite = torch.isfinite(z.detach())
+def refuse_non_finite(**embeddings: Any) -> None:
+    """Raise if one of these embeddings, if they are tensors, is not finite; the message has its row."""
+    for name, z in embeddings.items():
+        finite = torch.isfinite(z.detach()) if isinstance(z, Tensor) else torch.ones(1, 1)
         if not bool(finite.all()):
-            row = int((~finite).any(1).nonzero()[0])
+            row = int((~finite.flatten(1)).any(1).nonzero()[0])
             raise ValueError(
                 f"{name}[{row}] has NaN or Inf; embeddings must be finite: lower the learning rate, clip "
                 "gradients, or pass check_finite=False to skip this test"

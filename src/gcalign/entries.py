@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.functional import pad
 
-from gcalign.batch import Side, Sides, check_embeddings
+from gcalign.batch import Side, Sides
 from gcalign.constraints import Columns, Constraint, Hard, Rows
 from gcalign.errors import count, positive
-from gcalign.kernels import normalize
 from gcalign.targets import Target
 from gcalign.transport.distributed import exchange_headers, group_name, joined, shard
 from gcalign.transport.operators.sources import Mask
@@ -198,8 +197,10 @@ class Entries:
         kinds = (Rows, Columns)
         sides = [next((c for c in self.constraints if isinstance(c, kind)), None) for kind in kinds]
         lenient = [c is not None and (c.mass is not None or not isinstance(c.h, Hard)) for c in sides]
-        if empty[0] and not lenient[0]:
-            check_rows(support, target.rule, target.names(self.sides))
+        if empty[0] and not (lenient[0] and bool(support.mu.any())):
+            cut = self.mask is not None and self.mask.allowed is not None
+            rule = "allowed= must keep a positive in every row, and " * cut + target.rule
+            check_rows(support, rule, target.names(self.sides))
         if not any(empty):
             if isinstance(support, (Pairs, Groups)):
                 support = replace(support, complete=True)
@@ -207,40 +208,6 @@ class Entries:
         relaxed = tuple(kind for kind, e, ok in zip(kinds, empty, lenient, strict=True) if e and ok)
         constraints = spread(self.constraints, support, SHARE, mask=self.mask, joint=self.sides.joint, sides=relaxed)
         return replace(self, constraints=constraints, unpaired_rows=empty[0])
-
-
-def guided(
-    z1: Tensor, z2: Tensor, margin: float = 0.0, *, relative: bool = False
-) -> Tensor:  # [n, D], [n, D] -> [n, n]
-    """Which pairs are allowed by a guide: cos(z1_i, z2_j) ≤ cos(z1_i, z2_i) − margin, or i = j.
-
-    A negative that a guide finds more similar than the positive is probably a false negative. This is the rule of
-    GISTEmbed.
-
-    Args:
-        z1, z2: the guide's embeddings of the two views; row i of both is one sample.
-        margin: pairs are left out if their similarity is above that of the positive minus this margin.
-        relative: whether the margin is a part of the similarity of the positive.
-
-    Returns:
-        A bool matrix for `criterion(z1, z2, allowed=...)`; the diagonal is True.
-
-    Example:
-        >>> import torch, gcalign
-        >>> guide = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])  # the first two are almost the same
-        >>> gcalign.guided(guide, guide, margin=0.05)
-        tensor([[ True, False,  True],
-                [False,  True,  True],
-                [ True,  True,  True]])
-    """
-    check_embeddings(z1, z2, alone=True)
-    if len(z1) != len(z2):
-        raise ValueError(f"z1 has {len(z1)} rows and z2 {len(z2)}; row i of both must be one sample")
-    positive("margin", margin, "0 leaves out what is more similar than the positive", zero=True)
-    cosines = normalize(z1.detach()) @ normalize(z2.detach()).T
-    own = cosines.diagonal()
-    bound = own * (1 - margin) if relative else own - margin
-    return (cosines <= bound[:, None]) | torch.eye(len(z1), dtype=torch.bool, device=z1.device)
 
 
 def _check_allowed(allowed: Tensor, shape: tuple[int, int]) -> None:

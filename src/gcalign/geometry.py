@@ -34,9 +34,9 @@ class Geometry(CallRepr, ABC):
     def coordinate(self, p: Tensor) -> Tensor:
         """∇Γ(P)."""
 
-    @abstractmethod
     def from_log(self, log_p: Tensor) -> Tensor:
         """∇Γ(P), given log P."""
+        return self.coordinate(log_p.exp())
 
     @abstractmethod
     def log_plan(self, y: Tensor) -> Tensor:
@@ -87,9 +87,6 @@ class Euclidean(Geometry):
 
     def coordinate(self, p: Tensor) -> Tensor:
         return p
-
-    def from_log(self, log_p: Tensor) -> Tensor:
-        return log_p.exp()
 
     def log_plan(self, y: Tensor) -> Tensor:
         # a zero entry gives −∞ without gradient; a negative one has no logarithm and gives NaN

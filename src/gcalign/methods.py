@@ -20,6 +20,7 @@ from gcalign.targets import Labels
 
 Factory = Callable[..., Objective]
 _REGISTRY: dict[str, Factory] = {}
+_SWITCHES = ("learnable", "center")  # of the kernel
 _EPS = ("temperature", "temp", "tau")  # what others call ε
 
 
@@ -70,7 +71,7 @@ def options(name: str) -> tuple[str, ...]:
     """
     own = [p.name for p in inspect.signature(_factory(name)).parameters.values() if p.kind is not p.VAR_KEYWORD]
     common = [p.name for p in inspect.signature(Alignment).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return tuple(dict.fromkeys([*own, *common, "target", "learnable"]))
+    return tuple(dict.fromkeys([*own, *common, "target", *_SWITCHES]))
 
 
 def method(name: str, **chosen: Any) -> Objective:
@@ -78,7 +79,8 @@ def method(name: str, **chosen: Any) -> Objective:
 
     Args:
         name: e.g. "ince", "gca-ince" or "gca-uot"; `methods.names()` has all of them.
-        chosen: options, as `methods.options(name)` lists them. `learnable=True` makes ε a parameter.
+        chosen: options, as `methods.options(name)` lists them. `learnable=True` makes ε a parameter,
+            and `center=True` subtracts the mean direction of each side, see `Cosine`.
 
     Example:
         >>> import torch, gcalign
@@ -95,9 +97,19 @@ def method(name: str, **chosen: Any) -> Objective:
             raise TypeError(f"{option}={chosen[option]!r} is called eps here; write gcalign.method({call})")
         if option not in known:
             raise TypeError(f"{name} has no option {option!r}; {did_you_mean(option, known)}")
-    learnt = "learnable" not in inspect.signature(factory).parameters and chosen.pop("learnable", None)
+    own = inspect.signature(factory).parameters
+    learnable, center = (option not in own and chosen.pop(option, False) for option in _SWITCHES)
+    for option, on in zip(_SWITCHES, (learnable, center), strict=True):
+        if not isinstance(on, bool):
+            raise TypeError(f"{option}={on!r} must be True or False")
     made: Any = factory(**{option: plain(value) for option, value in chosen.items()})
-    getattr(made, "alignment", made).kernel.learn() if learnt else None
+    kernel = getattr(made, "alignment", made).kernel
+    if learnable:
+        kernel.learn()
+    if center and not isinstance(kernel, Cosine):
+        raise ValueError(f"center=True needs a cosine kernel, and {name} has {kernel!r}; leave it out")
+    if center:
+        kernel.center = True
     return made
 
 
@@ -238,8 +250,9 @@ def gca_uot(
 ) -> Alignment:
     """GCA-UOT: relaxed marginals, with their Fenchel–Young loss and the robust divergence (Eq. 9, eq:uot).
 
-    As it is, the plan has at least the mass of the target, so that the loss never pulls all embeddings together, which
-    harms a pretrained encoder. With `relax=` it is the paper's form, `gca_uot_paper`, unless `least_mass` is True.
+    As it is, the plan has at least the mass of the target: its KL term never falls when all similarities rise together,
+    which would pull all embeddings together and harm a pretrained encoder. With `relax=` it is the paper's form,
+    `gca_uot_paper`, unless `least_mass` is True.
 
     Args:
         relax: penalties λ of rows and columns; inf is the hard constraint. None: (0.2, 0.2).
@@ -273,7 +286,7 @@ def gca_uot_paper(
     w_kl: float = 1.0,
     w_robust: float = 0.02,
     **common: Any,
-) -> Alignment:
+) -> Objective:
     """GCA-UOT as in the paper: relaxed marginals and no bound on the mass of the plan (Eq. 9, eq:uot).
 
     Args:
@@ -284,8 +297,7 @@ def gca_uot_paper(
         >>> gcalign.methods.gca_uot_paper().constraints
         (Rows(penalty=0.2), Columns(penalty=0.2))
     """
-    divergence = w_kl * KL() + w_robust * Robust(q, lam, scale)
-    return Alignment(Cosine(eps), _relaxed(relax), divergence, **common)
+    return gca_uot(eps, relax, q, lam, scale, w_kl, w_robust, least_mass=False, **common)
 
 
 @register("gca-uot-published")

@@ -22,9 +22,7 @@ def alignment(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> []
         >>> gcalign.metrics.alignment(torch.eye(3), 2 * torch.eye(3))
         tensor(0.)
     """
-    _matrices(z1=z1, z2=z2)
-    if z1.shape != z2.shape:
-        raise ValueError(f"z1 of shape {tuple(z1.shape)} and z2 of shape {tuple(z2.shape)} must be pairs, row by row")
+    _check_pairs(z1, z2)
     return (normalize(_real(z1)) - normalize(_real(z2))).square().sum(1).mean()
 
 
@@ -72,10 +70,11 @@ def compactness(h: Tensor, labels: Tensor) -> Tensor:  # [n, D], [n] -> []
         tensor(1.)
     """
     _matrices(h=h)
+    x = _real(h)
+    labels = torch.as_tensor(labels, device=x.device)
     if labels.shape != h.shape[:1]:
         raise ValueError(f"labels of shape {tuple(labels.shape)} must be ({len(h)},): one for each row of h")
-    x = _real(h)
-    classes, code = torch.unique(labels.to(x.device), return_inverse=True)
+    classes, code = torch.unique(labels, return_inverse=True)
     centres = x.new_zeros(len(classes), x.shape[1]).index_add(0, code, x)
     centres = centres / torch.bincount(code, minlength=len(classes))[:, None]
     return torch.linalg.vector_norm(x - centres[code], dim=1).mean()
@@ -94,12 +93,8 @@ def negative_similarity(z1: Tensor, z2: Tensor) -> Tensor:  # [B, D], [B, D] -> 
         >>> gcalign.metrics.negative_similarity(torch.eye(3), torch.eye(3))
         tensor(0.)
     """
-    _matrices(z1=z1, z2=z2)
+    _check_pairs(z1, z2, least=2)
     n = len(z1)
-    if z1.shape != z2.shape or n < 2:
-        raise ValueError(
-            f"z1 of shape {tuple(z1.shape)} and z2 of shape {tuple(z2.shape)} must be pairs, row by row, two at least"
-        )
     x, y = normalize(_real(z1)), normalize(_real(z2))
     return (x.sum(0) @ y.sum(0) - (x * y).sum()) / (n * (n - 1))
 
@@ -151,6 +146,13 @@ def collapse(
 
 def _real(z: Tensor) -> Tensor:
     return z.to(torch.promote_types(z.dtype, torch.float32))
+
+
+def _check_pairs(z1: Tensor, z2: Tensor, least: int = 1) -> None:
+    _matrices(z1=z1, z2=z2)
+    if z1.shape != z2.shape or len(z1) < least:
+        got = f"z1 of shape {tuple(z1.shape)} and z2 of shape {tuple(z2.shape)}"
+        raise ValueError(f"{got} must be pairs, row by row, at least {least}")
 
 
 def _matrices(**tensors: Tensor) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gcalign.batch import PER_SIDE, Inputs, PerSide, refuse_non_finite
+from gcalign.batch import PER_SIDE, Inputs, PerSide, per_side, refuse_non_finite
 from gcalign.constraints import Constraint
 from gcalign.entries import Queue
 from gcalign.errors import count, one_of
@@ -130,9 +130,12 @@ class Objective(nn.Module):
         raise NotImplementedError
 
 
-def refuse_loss(criterion: Objective, loss: Tensor, z1: Tensor, z2: Tensor) -> None:
+def refuse_loss(criterion: Objective, loss: Tensor, z1: Tensor, z2: Tensor, inputs: Inputs = Inputs()) -> None:
     """Say why a loss is not finite."""
-    refuse_non_finite(z1, z2)
+    given: dict[str, Any] = {"z1": z1, "z2": z2, "negatives": inputs.negatives}
+    for name, teacher, queue in zip(("1", "2"), per_side(inputs.teacher), per_side(inputs.queue), strict=True):
+        given |= {"teacher" + name: teacher, "queue" + name: queue and queue()}
+    refuse_non_finite(**given)
     if bool(torch.isfinite(loss).all()):  # only their sum is not
         return
     bad = loss[~torch.isfinite(loss)][0] if loss.dim() else loss

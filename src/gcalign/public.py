@@ -20,10 +20,11 @@ from gcalign.constraints import (
     TotalVariation,
 )
 from gcalign.divergences import KL, W1, Divergence, Logistic, Robust, SquaredL2, Uniformity
-from gcalign.entries import Queue, guided
+from gcalign.entries import Queue
 from gcalign.functional import solve
 from gcalign.geometry import Entropic, Euclidean, Geometry
 from gcalign.interop.caching import cached_backward
+from gcalign.interop.guides import guided
 from gcalign.kernels import Cosine, Kernel, LogKernel, SquaredEuclidean
 from gcalign.methods import method, register
 from gcalign.objective import Objective

@@ -196,3 +196,58 @@ def test_solve_takes_a_sparse_target(layout):
     assert torch.equal(*plans)
     with pytest.raises(ValueError, match="target requires a gradient"):
         gcalign.Soft(getattr(matrix, layout)().requires_grad_())
+
+
+def test_what_changes_a_loss_is_printed():
+    for option in ({"warm_start": True}, {"gather": False}, {"center": True}, {"learnable": True}):
+        (words,) = (f"{name}={value}" for name, value in option.items())
+        assert words in repr(gcalign.method("gca-ince", **option))
+        assert words not in repr(gcalign.method("gca-ince"))
+
+
+@pytest.mark.parametrize("option", ["learnable", "center", "warm_start", "gather"])
+def test_a_switch_is_true_or_false(option):
+    with pytest.raises(TypeError, match=f"{option}='no' must be True"):
+        gcalign.method("ince", **{option: "no"})
+
+
+def test_a_centred_method_is_its_composition_and_byol_has_nothing_to_centre():
+    z1, z2 = views(0)
+    for name in ("ince", "gca-uot", "clip"):
+        by_hand = gcalign.method(name)
+        getattr(by_hand, "alignment", by_hand).kernel.center = True
+        assert gcalign.method(name, center=True)(z1, z2).equal(by_hand(z1, z2))
+    with pytest.raises(ValueError, match="center=True needs a cosine kernel"):
+        gcalign.method("byol", center=True)
+
+
+@pytest.mark.parametrize("given", ["negatives", "teacher", "queue"])
+def test_the_input_that_is_not_finite_is_named(given):
+    z1, z2 = views(0)
+    bad = torch.full((4, 3), math.nan, dtype=torch.float64)
+    queue = gcalign.Queue(4, 3)
+    queue.push(bad)
+    inputs = {"negatives": bad, "teacher": (z2, bad), "queue": queue}
+    target = gcalign.Teacher(0.1) if given == "teacher" else gcalign.targets.Identity()
+    criterion = gcalign.method("ince", target=target)
+    with pytest.raises(ValueError, match=rf"{given}\d?\[0\] has NaN or Inf"):
+        criterion(z1, z2, **{given: inputs[given]})
+
+
+def test_a_batch_without_any_pair_names_the_ids_and_allowed_is_named_where_it_cuts():
+    z1, z2 = views(0)
+    with pytest.raises(ValueError, match="every id must belong to two embeddings"):
+        gcalign.method("gca-uot")(z1, z2, ids=([0, 1, 2, 3], [4, 5, 6, 7]))
+    with pytest.raises(ValueError, match="allowed= must keep a positive in every row"):
+        gcalign.method("ince")(z1, z2, allowed=~torch.eye(4, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("wrong", ["ince", gcalign.method("clip")])
+def test_a_symmetric_loss_is_of_an_alignment(wrong):
+    with pytest.raises(TypeError, match="Symmetric takes an Alignment"):
+        gcalign.Symmetric(wrong)
+
+
+def test_classes_may_be_a_list():
+    z = torch.eye(4)
+    assert gcalign.metrics.compactness(z, [0, 0, 1, 1]) == gcalign.metrics.compactness(z, torch.tensor([0, 0, 1, 1]))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from gcalign import metrics
 from gcalign.alignment import Symmetric
 from gcalign.constraints import can_lose_mass
-from gcalign.entries import guided
 from gcalign.errors import count, one_of, positive
+from gcalign.interop.guides import guided
 from gcalign.interop.ranks import with_own_value
 from gcalign.kernels import Cosine, Kernel, normalize
 from gcalign.methods import method as named

@@ -94,6 +94,8 @@ def group_name(gather: bool | dist.ProcessGroup) -> str:
     """A name under which the group whose batches are joined is found again; "" is the default group."""
     if gather is None or isinstance(gather, bool):
         return ""
+    if not dist.is_available() or not isinstance(gather, dist.ProcessGroup):
+        raise TypeError(f"gather={gather!r} must be True, False or a process group")
     name = f"group {id(gather)}"
     _GROUPS[name] = gather
     return name

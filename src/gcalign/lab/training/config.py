@@ -278,7 +278,6 @@ def criterion_of(config: Config) -> Objective:
     """The method with the options that were chosen; None leaves a default alone."""
     from gcalign import methods
     from gcalign.constraints import TotalMass
-    from gcalign.kernels import Cosine
     from gcalign.targets import Blocks, Labels
 
     chosen = {k: v for k, v in config.method.items() if v is not None and k != "name"}
@@ -288,12 +287,10 @@ def criterion_of(config: Config) -> Objective:
         chosen["target"] = Labels()
     elif config.target.name == "blocks":
         chosen["target"] = Blocks(config.target.alpha, config.target.beta)
+    if config.center:
+        chosen["center"] = True
     criterion: Any = methods.method(config.method["name"], **chosen)
     one_way = getattr(criterion, "alignment", criterion)
-    if config.center:
-        if not isinstance(one_way.kernel, Cosine):
-            raise ValueError(f"center=true needs a cosine kernel, and {config.method['name']} has {one_way.kernel!r}")
-        one_way.kernel.center = True
     if config.total_mass:
         others = (c for c in one_way.constraints if not isinstance(c, TotalMass))
         one_way.constraints = (*others, TotalMass())

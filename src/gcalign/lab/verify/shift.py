@@ -48,9 +48,9 @@ def _relaxed_mass(log_k: Tensor, eps: float) -> float:
 
 @claim(
     "shift",
-    "Ours: InfoNCE, and GCA-UOT with its total mass fixed, do not notice that all scores rise together; SigLIP and "
-    "GCA-UOT do: ∂L/∂c of log K + c is the mass of the plan less that of the target, per row; with at least the mass "
-    "of the target it is never negative",
+    "Ours: InfoNCE, and the KL term of GCA-UOT with its total mass fixed, do not notice that all scores rise together; "
+    "SigLIP and the KL term of GCA-UOT do: ∂L/∂c of log K + c is the mass of the plan less that of the target, per "
+    "row; with at least the mass of the target it is never negative",
     sides=("∂L/∂c of the loss that is nearest to failing", "=", "(ΣP − ΣT)/B"),
     tell="InfoNCE and total mass: at most {worst.blind:.0e}; SigLIP {median.siglip:.2f} and GCA-UOT "
     "{median.relaxed:.2f} in the median; a direction that all embeddings share gives different ones a mean cosine of "
