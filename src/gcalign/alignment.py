@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import torch
@@ -128,6 +129,8 @@ class Alignment(Objective):
             if not isinstance(value, bool):
                 raise TypeError(f"warm_start={value!r} must be True or False")
             object.__setattr__(self, "memory", Memory() if value else None)
+        elif near := get_close_matches(name, PARTS, 1, 0.85):  # a slip would change nothing, without a word
+            raise AttributeError(f"a criterion has no {name}; did you mean {near[0]}?")
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:

@@ -286,7 +286,7 @@ def gca_uot_paper(
     w_kl: float = 1.0,
     w_robust: float = 0.02,
     **common: Any,
-) -> Objective:
+) -> Alignment:
     """GCA-UOT as in the paper: relaxed marginals and no bound on the mass of the plan (Eq. 9, eq:uot).
 
     Args:
@@ -297,7 +297,8 @@ def gca_uot_paper(
         >>> gcalign.methods.gca_uot_paper().constraints
         (Rows(penalty=0.2), Columns(penalty=0.2))
     """
-    return gca_uot(eps, relax, q, lam, scale, w_kl, w_robust, least_mass=False, **common)
+    divergence = w_kl * KL() + w_robust * Robust(q, lam, scale)
+    return Alignment(Cosine(eps), _relaxed(relax), divergence, **common)
 
 
 @register("gca-uot-published")

@@ -251,3 +251,12 @@ def test_a_symmetric_loss_is_of_an_alignment(wrong):
 def test_classes_may_be_a_list():
     z = torch.eye(4)
     assert gcalign.metrics.compactness(z, [0, 0, 1, 1]) == gcalign.metrics.compactness(z, torch.tensor([0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize(("slip", "meant"), [("iteratons", "iterations"), ("targets", "target"), ("kernels", "kernel")])
+def test_a_slip_in_the_name_of_a_setting_is_no_new_attribute(slip, meant):
+    with pytest.raises(AttributeError, match=f"no {slip}; did you mean {meant}"):
+        setattr(gcalign.method("ince"), slip, 50)
+    criterion = gcalign.method("ince")
+    criterion.title = "mine"
+    assert criterion.title == "mine"

@@ -95,10 +95,7 @@ def load(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders | Aligne
         >>> len(encoder.embed(images))
         2
     """
-    folder = path_of(run)
-    if not folder.is_dir():
-        raise ValueError(f"{run} is not a folder; give that of a run of `gcalign train`, or of a saved Aligner")
-    return Aligner.load(folder) if (folder / ABOUT).is_file() else load_run(run, encoder=encoder)
+    return Aligner.load(path_of(run)) if (path_of(run) / ABOUT).is_file() else load_run(run, encoder=encoder)
 
 
 def load_run(run: str | Path, *, encoder: Any = None) -> Encoder | Encoders:
