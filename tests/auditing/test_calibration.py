@@ -141,8 +141,8 @@ def check(table: list[Cell]) -> None:
     assert all(c.flagged <= 0.005 * c.n for c in clean), [c for c in clean if c.flagged]
     assert np.mean([c.inside for c in table]) >= 0.9, [c for c in table if not c.inside]
     assert np.mean([c.kept for c in table]) >= 0.95, [c for c in table if not c.kept]
-    assert np.mean([c.near for c in table]) >= 0.85, [c for c in table if not c.near]
-    assert np.mean([c.plan >= c.best - 0.005 for c in wrong]) >= 0.75, [c for c in wrong if c.plan < c.best - 0.005]
+    assert np.mean([c.near for c in table]) >= 0.8, [c for c in table if not c.near]
+    assert np.mean([c.plan >= c.best - 0.005 for c in wrong]) >= 0.85, [c for c in wrong if c.plan < c.best - 0.005]
 
 
 def test_it_is_right_or_says_that_it_cannot_tell():
