@@ -260,3 +260,16 @@ def test_a_slip_in_the_name_of_a_setting_is_no_new_attribute(slip, meant):
     criterion = gcalign.method("ince")
     criterion.title = "mine"
     assert criterion.title == "mine"
+
+
+@pytest.mark.parametrize("weight", [1.0, 1e6])
+def test_half_precision_has_room_for_a_plan_with_large_entries(weight):
+    z1, z2 = (z.detach().float() for z in views(0, n=40))
+    weights = torch.ones(40)
+    weights[3] = weight
+    grads = []
+    for cache in (None, "half"):
+        z = z1.clone().requires_grad_()
+        gcalign.method("gca-ince", eps=0.1, block=8, cache=cache, iterations=50)(z, z2, weights=weights).backward()
+        grads.append(z.grad)
+    torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=0.02 * float(grads[0].abs().max()))

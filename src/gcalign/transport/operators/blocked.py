@@ -357,6 +357,21 @@ class Cached(Blocked):
             yield start, stop, rows.copy_(half.copy_(rows))
         self.kept = copy
 
+    def _move(self, alpha: Tensor, beta: Tensor) -> None:
+        """Change the frame, lower where a row would have an entry above e^unit: float16 has no room for it."""
+        tops = self.like.new_zeros(self.shape[0])
+
+        def fill(start: int, stop: int, out: Tensor) -> None:
+            self.source.write(start, stop, out)
+            out += beta + self.c
+            out += (_part(alpha, start, stop) + _part(self.r, start, stop))[:, None]
+            tops[start:stop] = top = out.amax(1).clamp_(min=0)
+            self._exponentiate(out.add_((self.unit - top)[:, None]))
+
+        for _ in self._new_blocks(fill):
+            pass
+        self.frame = Frame(alpha + self.unit - self.summed(tops)[0], beta.clone())
+
     def _lost(self) -> float:
         return math.log(6e-8) - math.log(1e-4)
 
