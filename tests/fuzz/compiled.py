@@ -25,7 +25,8 @@ def draw_compiled(seed: int, number: int) -> Case:
     while True:
         case = draw(seed, 1_000_000 * (number + 1) + k)
         k += 1
-        if case.family in ("method", "composition") and case.mistake == wanted and "cache" not in case.options:
+        possible = case.family in ("method", "composition") and "cache" not in case.options
+        if possible and case.mistake == wanted and case.target != "sparse":  # which torch does not take as an argument
             break
     options = {name: value for name, value in case.options.items() if name != "check_finite"}
     options["gradient"] = "auto" if options["gradient"] in ("envelope", "implicit") else options["gradient"]
@@ -41,7 +42,7 @@ def judge_compiled(case: Case) -> Verdict:
     found, raised = _run(case, compiled=True)
     if refusal is not None:
         verdict.kind, verdict.error = "refused", type(refusal).__name__
-        if raised is None:
+        if raised is None and "which no plan can satisfy" not in str(refusal):  # totals are not read in compiled code
             return verdict.fails(f"compiled code gives {[float(x.sum()) for x in found]}; eager code raises: {refusal}")
         return verdict
     if raised is not None:

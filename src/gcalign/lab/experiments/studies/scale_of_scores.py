@@ -1,10 +1,10 @@
 """E11: which scale of scores is safe, from scratch and on a pretrained encoder, if a part of the pairs is wrong?
 
-A plan with at least the mass of its target, judging by the runs so far, which are not complete. On MiniLM it is level
-with InfoNCE (MRR 59.7 and 59.9, mean of five seeds), whereas the fixed scale falls to 57.7, and at ε = 0.05 below the
-frozen encoder (validation pairs of seed 100: 51.8 against 53.5). From scratch, its only run reaches 41.5 % by nearest
-neighbours, like the fixed scale in E7 (41.3 and 41.8), where InfoNCE has 35.8 and 36.8. No loss was better than InfoNCE
-on the pretrained encoder.
+A plan with at least the mass of its target. From scratch it is level with the fixed scale on fresh seeds (nearest
+neighbours: both 41.8 %, InfoNCE 36.6 %), on MiniLM with InfoNCE (heads: MRR 59.7 and 59.9, five seeds; upper layers:
+59.9 and 59.4, two seeds), where the fixed scale harms (57.7 and 54.3). By the planned rule it just misses: on the design
+seed it is 1.4 points below the fixed scale, a point was allowed, and no form is safe in both cases. No loss was clearly
+better than InfoNCE on the pretrained encoder.
 
 A relaxed plan depends on the absolute size of the scores. From scratch with wrong pairs this has helped: it keeps the
 embeddings apart. With a pretrained encoder the plan starts with only part of the target's mass, and the loss pulls all
@@ -43,12 +43,10 @@ Before this plan, heads were trained once with seed 1000 on validation pairs (ε
   place of two, and ε = 0.1 for trained layers, because the machine was busy. Two runs from scratch, of at least the
   mass, were known by then.
 * After the design seed on MiniLM (the ε of all but SigLIP is 0.1), with the machine still busy: the fresh seeds were
-  run for six losses first. Not run yet: trained layers; the other losses with seeds 111 to 114; from scratch all but
-  at least the mass with seeds 100 and 110. The same commands continue.
-* The rule for the default was not applied as planned. At least the mass became the default by its property (its KL
-  term never gains by moving all embeddings together) and the trial with seed 1000, before any run from scratch. These runs
-  can still speak against it: from scratch it was not compared with the fixed scale on one seed, only with E7's first
-  two seeds, which were looked at for that; the offsets were not tried there.
+  run for six losses first, the others, the trained layers and most runs from scratch later. All are there now.
+* At least the mass became the default before the runs from scratch, by its property (its KL term never gains by moving
+  all embeddings together) and the trial with seed 1000, not by the rule above. By the rule, no form is safe in both
+  cases, and it is the least harmful.
 
 ## Results
 
