@@ -273,3 +273,15 @@ def test_half_precision_has_room_for_a_plan_with_large_entries(weight):
         gcalign.method("gca-ince", eps=0.1, block=8, cache=cache, iterations=50)(z, z2, weights=weights).backward()
         grads.append(z.grad)
     torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=0.02 * float(grads[0].abs().max()))
+
+
+@pytest.mark.parametrize("side", [gcalign.Rows, gcalign.Columns])
+def test_a_mass_that_the_target_has_not_leaves_no_envelope_to_total_variation(side):
+    z1, z2 = views(0)
+    mass = torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64)
+    grads = []
+    for gradient in ("auto", "unrolled"):
+        sides = (side(gcalign.TotalVariation(3.0), mass=mass),)
+        loss = gcalign.Alignment(gcalign.Cosine(0.5), sides, gcalign.KL(), gradient=gradient)(z1, z2)
+        grads.append(torch.autograd.grad(loss, z1)[0])
+    torch.testing.assert_close(*grads)

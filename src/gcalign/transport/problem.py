@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcalign.batch import Sides
-from gcalign.constraints import Columns, Constraint, Hard, Marginal, Rows, TotalMass, missing_mass, total_mass
+from gcalign.constraints import Columns, Constraint, Hard, Marginal, Relaxed, Rows, TotalMass, missing_mass, total_mass
 from gcalign.errors import count, one_of, positive
 from gcalign.geometry import Entropic, Geometry
 from gcalign.transport.distributed import Shard
@@ -136,7 +136,7 @@ class Problem:
                 raise ValueError(f"{constraint!r} has masses of 0, which only gcalign.solve takes; drop their samples")
             if constraint.mass is not None:
                 follows = False
-                if target is not None and isinstance(side.penalty, Hard):
+                if target is not None and not isinstance(side.penalty, Relaxed):
                     own = target.mu if isinstance(constraint, Rows) else target.nu
                     feasible = feasible and not true_if_eager(((side.mass - own).abs() > 1e-6 * own).any())
         if not follows or own_total:  # else all are those of the target
