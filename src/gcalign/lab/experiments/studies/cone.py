@@ -1,17 +1,15 @@
 """E7: why does InfoNCE fail with mismatched pairs? Do its embeddings fall into a cone, and is centring the cure?
 
-Yes, by nearest neighbours. With 60 % of the pairs mismatched, centring lifts INCE by 5.9 [4.9, 6.8] points, and GCA-UOT
+Yes, by nearest neighbours: with 60 % of the pairs mismatched, centring lifts INCE by 5.9 [4.9, 6.8] points, and GCA-UOT
 is 0.7 [0.0, 1.4] below centred INCE (simultaneous intervals, eight seeds, one training set). The three losses that are
-blind to a common shift end with an effective rank of 9 to 10 and 36 to 37 % accuracy, all others are at 40 to 42 %. Two
-things remain unexplained: by a linear probe, GCA-UOT is still 1.7 [0.5, 2.9] above centred INCE, and RINCE is at 40 %
-though it stays in the cone. The runs with 0 and 30 % are not complete.
+blind to a common shift end with an effective rank of 9 to 10 and 36 to 37 % accuracy, all others are at 40 to 42 %. Not
+explained: by a linear probe, GCA-UOT is still 1.7 [0.5, 2.9] above centred INCE, and RINCE is at 40 % though it stays
+in the cone. The runs with 0 and 30 % are not complete.
 
-E1 showed that GCA-UOT is above INCE with mismatched pairs, but not why. Unplanned trials with other seeds, fewer images
-and fewer epochs suggested a reason: the embeddings of INCE fall into a narrow cone, and subtracting their mean helped
-about as much as GCA-UOT. The gradient of a KL loss with respect to the scores is P − T. Along a common shift of all
-scores, it is the mass of P minus that of T. For a loss that fixes this mass it is 0, so nothing stops the shift
-(`gcalign verify --only shift`). If this is the reason, centring the embeddings must repair INCE, and relaxation has
-little to add.
+E1 showed that GCA-UOT is above INCE with mismatched pairs, but not why. Unplanned trials suggested that the embeddings
+of INCE fall into a narrow cone. The gradient of a KL loss with respect to the scores is P − T; along a common shift of
+all scores, it is the mass of P minus that of T. A loss that fixes this mass does not stop the shift (`gcalign verify
+--only shift`). If this is the reason, centring must repair INCE, and relaxation has little to add.
 
 ## Plan
 

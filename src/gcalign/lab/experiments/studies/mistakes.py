@@ -1,8 +1,7 @@
 """Real mistakes: which score finds them, and does the audit know how many there are?
 
-As a ranking, the plan has the best mean for every kind of mistake, by 0.003 to 0.007 in AUROC over the next best score;
-in a single language, a rival may be better. The audit cannot tell how many of the suspects are wrong, so it flags
-almost none of them. [Find wrong pairs](../audit.md#real-mistakes) has the tables.
+As a ranking, the plan has the best mean for every kind of mistake, by 0.003 to 0.007 in AUROC. The audit cannot tell
+how many of the suspects are wrong, so it flags almost none. [Find wrong pairs](../audit.md#real-mistakes) has more.
 
 The pairs are English messages and their translations from Debian's source packages. Translators marked those that may
 be wrong as *fuzzy*: pairs whose English text has changed since it was translated.
