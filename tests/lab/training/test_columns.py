@@ -123,6 +123,10 @@ def test_commands_know_a_run_on_pairs(run_on_pairs, capsys, tmp_path):
     files = [tmp_path / f"{column}.parquet" for column in ("image", "caption")]
     for file in files:
         assert main(["embed", run, f"column={file.stem}", "split=test", "-o", str(file)]) == 0
+    kept = files[0].read_bytes()
+    assert main(["embed", run, "column=caption", f"data.root={files[0]}", "-o", str(files[0])]) == 2
+    assert "is an input of this command" in capsys.readouterr().err
+    assert files[0].read_bytes() == kept
     import pyarrow.parquet as pq
 
     tables = [pq.read_table(file) for file in files]

@@ -43,6 +43,8 @@ def embed(overrides: Sequence[str], output: str) -> Path:
     run = run_on_columns(overrides)
     known = ("run", "encoder", "split", "device", *CORRUPTION, *DATA) if run is None else (*COLUMNS, "column")
     given = words(overrides, known, ("run",))
+    roots = (given.get("data.root"), (run or Run.at(given["run"])).config().data.root)
+    files.check_apart({"-o": path}, [str(root) for root in roots if root])
     columns, features = _images(given) if run is None else _column(run, given)
     if path.suffix == ".npy":
         files.write_npy(path, features.numpy())
