@@ -548,7 +548,7 @@ def test_one_command_audits_a_table_of_texts(tmp_path, monkeypatch, capsys):
         (("pairs.txt", "english", "french"), ".csv, .jsonl, .parquet"),
         (("pairs.csv", "english", "number", "--clean", "clean.parquet"), ".csv"),
         (("pairs.csv", "english", "french", "--clean", "pairs.csv"), "--clean pairs.csv is an input of this command"),
-        (("pairs.csv", "english", "number"), "number of pairs.csv holds number"),
+        (("pairs.csv", "english", "number"), "number of pairs.csv holds one number for each pair"),
         (("pairs.csv", "english", "picture"), "row 1: picture='n/a' is missing"),
         (("pairs.csv", "english", "cut"), "save embeddings as .npy"),
     ],

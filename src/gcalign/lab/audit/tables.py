@@ -114,7 +114,8 @@ def _side(table: Table, name: str) -> Any:
             raise ValueError(f"{name} of {table.origin} holds lists of texts; an audit takes one text for each pair")
         return values
     if kind != "array":
-        raise ValueError(f"{name} of {table.origin} holds {kind}; an audit takes texts, images or lists of numbers")
+        held = "one number for each pair" if kind == "number" else kind
+        raise ValueError(f"{name} of {table.origin} holds {held}; an audit takes texts, images or lists of numbers")
     try:
         matrix = np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError):
