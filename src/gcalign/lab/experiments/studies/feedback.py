@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import statistics
 import sys
 from collections.abc import Iterator, Mapping
@@ -182,7 +183,7 @@ def _about(result: Audit, wrong: Tensor) -> dict[str, Any]:
     return {
         "auroc": separation(result.suspicion[wrong], result.suspicion[~wrong]),
         "cosine": separation(-result.similarity[wrong], -result.similarity[~wrong]),
-        "share": result.share,
+        "share": result.summary()["share"],
         "pairs": len(result),
         "flagged": flagged,
         "precision": float(wrong[result.flagged].double().mean()) if flagged else None,
@@ -213,7 +214,10 @@ def draw(records: pd.DataFrame, folder: Path) -> list[Path]:
     for data, method in cells:
         header += [f"{data}, {NAMES[method]}", f"Δ, {data}, {NAMES[method]}"]
         mine = [*having(records, data=data, method=method, arm="clean")["about"]]
-        mean = {k: statistics.fmean(about[k] for about in mine) for k in ("auroc", "cosine", "share", "flagged")}
+        mean = {
+            k: statistics.fmean([x for about in mine if (x := about[k]) is not None] or [math.nan])  # it could not tell
+            for k in ("auroc", "cosine", "share", "flagged")
+        }
         notes.append(
             f"{data}, {NAMES[method]}: {mine[0]['measure']}, {len(mine)} seed(s). The audit, cross-fitted in "
             f"{mine[0]['folds']} folds: AUROC {mean['auroc']:.3f} (cosine of the same embeddings "
