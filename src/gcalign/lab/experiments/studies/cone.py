@@ -4,7 +4,7 @@ Yes, by nearest neighbours: with 60 % of the pairs mismatched, centring lifts IN
 is 0.7 [0.0, 1.4] below centred INCE (simultaneous intervals, eight seeds, one training set). The three losses that are
 blind to a common shift end with an effective rank of 9 to 10 and 36 to 37 % accuracy, all others are at 40 to 42 %. Not
 explained: by a linear probe, GCA-UOT is still 1.7 [0.5, 2.9] above centred INCE, and RINCE is at 40 % though it stays
-in the cone. The runs with 0 and 30 % are not complete.
+in the cone. The runs with 0 % are complete for the three judged methods alone, those with 30 % were not run.
 
 E1 showed that GCA-UOT is above INCE with mismatched pairs, but not why. Unplanned trials suggested that the embeddings
 of INCE fall into a narrow cone. The gradient of a KL loss with respect to the scores is P − T; along a common shift of
