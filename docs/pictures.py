@@ -16,7 +16,7 @@ from PIL import Image
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from browser.chromium import Chromium  # noqa: E402  # the tests' own
+from browser.chromium import Chromium  # noqa: E402  # after the path to the tests, whose own it is
 
 WIDE = 1000
 PICTURES = {  # name: what is seen, and the select that is set first to an option of this place

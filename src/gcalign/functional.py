@@ -64,7 +64,7 @@ def _function(name: str, factory: Callable[Settings, Objective], **fixed: Any) -
     own = inspect.signature(factory).parameters.values()
     settings = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD and p.name not in fixed]
     signature = inspect.Signature([*views[:2], *settings, views[2]], return_annotation="Tensor")
-    loss.__signature__ = signature  # type: ignore[attr-defined]
+    loss.__signature__ = signature  # type: ignore[attr-defined]  # what inspect reads
     loss.__name__ = loss.__qualname__ = name
     loss.__doc__ = _DOC.format(
         summary=(factory.__doc__ or "").splitlines()[0],

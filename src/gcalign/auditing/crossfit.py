@@ -112,7 +112,7 @@ class _Standardized(nn.Module):
         self.register_buffer("scale", (some - some.mean(0)).std().clamp(min=1e-12))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.scale  # type: ignore[operator]  # buffers
+        return (x - self.mean) / self.scale  # type: ignore[operator]  # buffers, which torch types as modules too
 
 
 def crossfitted(

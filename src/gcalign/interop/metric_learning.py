@@ -24,7 +24,7 @@ try:
     from pytorch_metric_learning.losses import BaseMetricLossFunction
 except ImportError:
 
-    class BaseMetricLossFunction(nn.Module):  # type: ignore[no-redef]
+    class BaseMetricLossFunction(nn.Module):  # type: ignore[no-redef]  # its place, if it is missing
         """Stands in for the library's base class: it keeps a reducer and a distance."""
 
         def __init__(self, *, reducer: Callable[..., Tensor], distance: Any = None) -> None:

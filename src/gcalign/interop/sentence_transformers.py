@@ -24,7 +24,7 @@ try:
     from sentence_transformers.base.losses.merged_forward import embed_columns
 except ImportError:  # not installed, or older than 6.0
 
-    class CachedLossMixin:  # type: ignore[no-redef]
+    class CachedLossMixin:  # type: ignore[no-redef]  # its place, if it is missing
         """Stands in for the mixin of sentence-transformers that caches gradients."""
 
         def forward_cached(self, features: Any, labels: Any) -> Tensor:
