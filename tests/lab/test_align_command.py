@@ -71,6 +71,14 @@ def test_texts_are_embedded_by_their_n_grams_and_shown_escaped(files):
     assert "<b>of" not in page
 
 
+def test_an_input_is_not_overwritten(files, capsys):
+    before = (files[0] / "a.npy").read_bytes()
+    assert main(["align", "a.npy", "b.npy", "--pairs", "pairs.csv", "-o", "out", "--json", "a.npy"]) == 2
+    assert "--json a.npy is an input of this command" in capsys.readouterr().err
+    assert (files[0] / "a.npy").read_bytes() == before
+    assert not (files[0] / "out").exists()
+
+
 def test_a_heading_says_which_column_is_which(files):
     (files[0] / "exchanged.csv").write_text("b,a\n1,2\n3,4\n")
     assert inputs.pairs("exchanged.csv").tolist() == [[2, 1], [4, 3]]

@@ -141,12 +141,13 @@ def fitted(
                 x, y = unseeing[0](examples.x[test]), unseeing[1](examples.y[test])
                 wrong[test] = probabilities(x, y, torch.zeros(len(test), dtype=torch.long), seed)
             if evaluated:
-                retrieval, curve = _measured(examples, training, test, unseeing, choice.settings, seed, tick)
-                if note := _at_chance(held_out_ranks(unseeing, examples, test), retrieval["aligner"]):
+                ranks = held_out_ranks(unseeing, examples, test)
+                retrieval, curve = _measured(examples, training, test, ranks, choice.settings, seed, tick)
+                if note := _at_chance(ranks, retrieval["aligner"]):
                     notes.append(note)
                     wrong[:] = math.nan
         under("fit")
-        weighted = bool((choice.weights < 1).any())
+        weighted = bool((choice.weights < 1).any()) and not bool(wrong.isnan().all())
         every = replace(examples, weights=weights_of(wrong)) if weighted else examples
         heads = fit(every, choice.settings, seed, tick)
     known = wrong[~wrong.isnan()]
@@ -181,15 +182,16 @@ def _at_chance(ranks: Tensor, own: Recall) -> str:
 
 
 def _measured(
-    examples: Examples, training: Examples, test: Tensor, heads: Heads, settings: Settings, seed: int, tick: Tick
+    examples: Examples, training: Examples, test: Tensor, ranks: Tensor, settings: Settings, seed: int, tick: Tick
 ) -> tuple[dict[str, Recall], list[tuple[int, float]]]:
     """R@k on held-out pairs: of the heads, of rivals without weights, and with fewer pairs."""
 
-    def measured(heads: Heads) -> Recall:
-        ranks = held_out_ranks(heads, examples, test)
-        return recall(ranks, len(test) + min(DISTRACTORS, len(examples.pool_b)))
+    gallery = len(test) + min(DISTRACTORS, len(examples.pool_b))
 
-    retrieval = {"aligner": measured(heads)}
+    def measured(heads: Heads) -> Recall:
+        return recall(held_out_ranks(heads, examples, test), gallery)
+
+    retrieval = {"aligner": recall(ranks, gallery)}
     even = replace(training, weights=torch.ones(len(training)))
     for name, own in RIVALS.items():
         rival = replace(settings, method=name, teacher="cca", hidden=0, **own)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcalign.auditing.embeddings import unit
+from gcalign.kernels import normalize
 
 LEAST_PAIRS = 5
 SHARED = 3  # pairs of a group, in the mean, from which their items count as classes
@@ -40,7 +40,7 @@ class Items:
 
     def rows(self, which: Any) -> Tensor:  # [k, D] float32
         """Unit rows at a slice or at indices; a row of zeros stays zero."""
-        return unit(self._read(which))
+        return normalize(self._read(which))
 
     def _read(self, which: Any) -> Tensor:
         if isinstance(self.values, Tensor):
@@ -109,6 +109,7 @@ def checked_pairs(pairs: Any, a: Items, b: Items) -> Tensor:  # [P, 2]
 
 
 def enough(pairs: Tensor) -> Tensor:
+    """These pairs, if heads can be fitted to so many."""
     if len(pairs) < LEAST_PAIRS:
         raise ValueError(
             f"there are {len(pairs)} different pairs; heads cannot be fitted to fewer than {LEAST_PAIRS}: give more "

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+
+from gcalign.kernels import normalize
 
 KEPT = 1 << 30  # bytes of unit rows that are kept in memory; more are made again from the array
 CHECKED = 1 << 24  # numbers that are looked at together
@@ -27,7 +28,7 @@ class Embeddings:
         self.n, self.dim = int(values.shape[0]), int(values.shape[1])
         self._unit: Tensor | None = None
         if self.n * self.dim * dtype.itemsize <= KEPT:
-            self._unit = unit(self._read(slice(None)))
+            self._unit = normalize(self._read(slice(None)))
 
     def __len__(self) -> int:
         return self.n
@@ -44,7 +45,7 @@ class Embeddings:
 
     def rows(self, which: Any) -> Tensor:  # [k, D]
         """Unit rows at a slice or at indices."""
-        return unit(self._read(which)) if self._unit is None else self._unit[which]
+        return normalize(self._read(which)) if self._unit is None else self._unit[which]
 
     def mean(self) -> Tensor:  # [D]
         """The mean of all unit rows."""
@@ -82,12 +83,6 @@ class Embeddings:
                     f"{self.name}[{start + int(zero.nonzero()[0])}] is zero, so it has no direction to compare; "
                     "every embedding must have a length > 0: leave its pair out on both sides"
                 )
-
-
-def unit(x: Tensor) -> Tensor:  # [n, D]
-    """Unit rows, also of numbers whose squares would overflow or vanish: powers of two change no digit of a row."""
-    exponent = torch.frexp(x.abs().amax(1, keepdim=True)).exponent.clamp(-120, 120)
-    return normalize(torch.ldexp(x, -exponent), dim=1)
 
 
 def as_embeddings(a: Any, b: Any, least: int) -> tuple[Embeddings, Embeddings]:

@@ -161,9 +161,14 @@ def writable(option: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     return target
 
 
+def _named(word: str) -> tuple[str, ...]:
+    """The files that an argument may name: FILE, FILE:NAME or KEY=FILE."""
+    return word, word.rpartition(":")[0], word.partition("=")[2]
+
+
 def check_apart(outputs: Mapping[str, str | Path | None], inputs: Sequence[str]) -> None:
-    """Refuses an output that is an input, or that two options name; inputs may be FILE or FILE:NAME."""
-    read = {path_of(text).resolve() for word in inputs for text in (word, word.rpartition(":")[0]) if text}
+    """Refuses an output that is an input, or that two options name; inputs are arguments."""
+    read = {path_of(text).resolve() for word in inputs for text in _named(word) if text}
     seen: dict[Path, str] = {}
     for option, path in outputs.items():
         if path is None or str(path) == "-":

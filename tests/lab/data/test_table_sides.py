@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 
 from gcalign.lab.data.sides import divided
 from gcalign.lab.data.table_sides import base_emoji, load_columns
+from gcalign.lab.data.tables import TextTable
 from small_runs import png
 
 
@@ -176,3 +179,11 @@ def test_three_groups_are_one_for_each_part():
 def test_variants_of_an_emoji_have_one_base(variants, others):
     assert len({base_emoji(emoji) for emoji in variants.split()}) == 1
     assert base_emoji(others) != base_emoji(variants.split()[0])
+
+
+@pytest.mark.parametrize("cell", ["[" + "1" * 300_000, "1" * 300_000 + "x", "[" + "1, " * 100_000 + "x]"])
+def test_the_kind_of_a_long_cell_is_told_at_once(cell):
+    table = TextTable(Path("t.csv"), [{"a": cell}])
+    start = time.process_time()
+    assert table.kind("a") == "text"
+    assert time.process_time() - start < 2  # of a pattern that goes back and forth: minutes

@@ -28,6 +28,8 @@ EXAMPLES = 30  # items of A whose matches the page shows
 def align(args: argparse.Namespace) -> None:
     """Align what was named. Everything is read, checked and fitted before anything is written."""
     folder = path_of(args.output)
+    read = (args.a, args.b, args.pairs, args.show_a, args.show_b)
+    files.check_apart({"--json": args.json}, [name for name in read if name is not None])
     with files.new_folder("-o", folder) as part:
         aligner = _aligned(args, part)
     written = [str(folder / name) for name in sorted(os.listdir(folder))]

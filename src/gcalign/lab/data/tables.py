@@ -34,8 +34,8 @@ from gcalign.lab.limits import limit, within
 from gcalign.lab.words import explained
 
 NEARLY = 0.9  # of the cells, from which the others are faults
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
-_LIST = re.compile(r"\s*\[[-+.,\deE\s]*\d[-+.,\deEinfa\s]*\]\s*")
+_NUMBER = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*")
+_OF_LISTS = frozenset("0123456789+-.,eEinfa \t\r\n")
 BATCH = 1024  # rows of images in memory at a time, at most
 RATIO = 1000  # by which images may unpack; those that are pictures hardly do
 
@@ -99,8 +99,7 @@ class TextTable(Table):
 
     def _lists(self, column: str) -> bool:
         """Whether the cells are lists in brackets, as pandas writes them to CSV."""
-        cells = [row[column] for row in self.rows]
-        return all(isinstance(cell, str) and _LIST.fullmatch(cell) for cell in cells)
+        return all(isinstance(row[column], str) and _is_list(row[column].strip()) for row in self.rows)
 
     def kind(self, column: str) -> str:
         if self._ends(column, SUFFIXES):
@@ -136,6 +135,11 @@ class TextTable(Table):
             if not path.is_file():
                 raise ValueError(f"{self.where(k)}: {column}={row[column]!r} is missing in {self.folder}; add it")
         return [row[column] for row in self.rows]
+
+
+def _is_list(cell: str) -> bool:
+    """Whether a cell is numbers in brackets; in time linear in its length, whatever it holds."""
+    return cell[:1] == "[" and cell[-1:] == "]" and set(cell[1:-1]) <= _OF_LISTS and any(map(str.isdigit, cell))
 
 
 def _numbers(cell: str, where: str, column: str) -> list[float]:
