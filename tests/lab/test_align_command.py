@@ -67,6 +67,7 @@ def test_texts_are_embedded_by_their_n_grams_and_shown_escaped(files):
     (folder / "texts.csv").write_text("name\n" + "\n".join(words) + "\n")
     assert main(["align", "a.npy", "texts.csv", "--pairs", "pairs.csv", "-o", "out", "--method", "cca", *WORDS]) == 0
     page = (folder / "out" / "index.html").read_text()
+    assert "Not known: no audit was made, or it could not tell" in page
     assert "&lt;b&gt;of" in page
     assert "<b>of" not in page
 
