@@ -124,7 +124,8 @@ def check_embeddings(z1: Tensor, z2: Tensor, *, alone: bool) -> None:
     for name, z in (("z1", z1), ("z2", z2)):
         if not isinstance(z, Tensor):
             raise TypeError(f"{name} is a {type(z).__name__}; it must be a tensor [B, D] of embeddings")
-        if z.dim() != 2 or z.shape[1] == 0 or (alone and len(z) == 0):  # one of several ranks may have no rows
+        shape = z.shape
+        if len(shape) != 2 or shape[1] == 0 or (alone and shape[0] == 0):  # one of several ranks may have no rows
             raise ValueError(f"{name} of shape {tuple(z.shape)} must be [B, D] with B, D ≥ 1; flatten other dimensions")
         if not z.is_floating_point():
             raise TypeError(f"{name} has dtype {z.dtype}; embeddings must be real floating-point, try {name}.float()")

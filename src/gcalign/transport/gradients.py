@@ -258,6 +258,7 @@ def _linear(operator: Blocked, problem: Problem, s: Scalings, adjoint: Adjoints)
         if sigma is not None:  # the sums of the last column step are read as well
             b = b - sigma / tau_2
         outer: Tensor | None = a / -tau_2  # what u has from outside: in the last iteration alone
+        whole = operator.whole()
         for t in range(len(s.record) - 1, -1, -1):
             x, kx, z, w, _ = s.record[t]
             assert w is not None
@@ -265,7 +266,7 @@ def _linear(operator: Blocked, problem: Problem, s: Scalings, adjoint: Adjoints)
             by_columns.append((z, y))
             if kx is None:  # rows are free
                 break
-            delta, back = _reversed_row_step(operator, y, z, outer, kx, tau_1 * tau_2 if t > 0 else None)
+            delta, back = _reversed_row_step(operator, whole, y, z, outer, kx, tau_1 * tau_2 if t > 0 else None)
             by_rows.append((delta, x))
             if back is None:
                 break
@@ -306,22 +307,27 @@ def _largest(x: Tensor, mass: Tensor) -> float:
 
 
 def _reversed_row_step(
-    operator: Blocked, y: Tensor, z: Tensor, outer: Tensor | None, kx: Tensor, factor: float | None
+    operator: Blocked,
+    whole: tuple[Tensor, Tensor] | None,
+    y: Tensor,
+    z: Tensor,
+    outer: Tensor | None,
+    kx: Tensor,
+    factor: float | None,
 ) -> tuple[Tensor, Tensor | None]:
     """δ = (outer + z ∘ K̂y)/(K̂x), and K̂ᵀδ times a factor unless that is None, in one pass."""
-    one, parts, back = operator.spans == [(0, operator.shape[0])], list[Tensor](), None
-    for first, last, k in operator.filled or operator.blocks():
-        u, sums, more = z, kx, outer
-        if not one:  # views cost as much as a small product
-            u, sums, more = z[first:last], kx[first:last], None if outer is None else outer[first:last]
-        part = torch.mv(k, y).mul_(u) if more is None else torch.addcmul(more, torch.mv(k, y), u)
-        parts.append(part.div_(sums))
+    if whole is not None:  # the views and lists that blocks need cost as much as a small product
+        delta = torch.mv(whole[0], y).mul_(z) if outer is None else torch.addcmul(outer, torch.mv(whole[0], y), z)
+        delta.div_(kx)
+        return delta, None if factor is None else torch.addmv(y, whole[1], delta, beta=0, alpha=factor)
+    parts, back = list[Tensor](), None
+    for first, last, k in operator.blocks():
+        part = torch.mv(k, y).mul_(z[first:last])
+        part = part if outer is None else part.add_(outer[first:last])
+        parts.append(part.div_(kx[first:last]))
         if factor is not None:
             back = torch.addmv(y if back is None else back, k.T, parts[-1], beta=back is not None, alpha=factor)
-    delta = parts[0] if one else operator.joined(parts)
-    if factor is not None and (back is None or operator.shard is not None):
-        back = operator.over_ranks(back)
-    return delta, back
+    return operator.joined(parts), None if factor is None else operator.over_ranks(back)
 
 
 # --- in log space, for any kernel and any penalty: the fixed point, or the recorded iterations in reverse --------

@@ -15,6 +15,7 @@ import mmap
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -67,21 +68,20 @@ class Blocked(ABC):
     ) -> None:
         self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
         frame, kept = (None, None) if saved is None else saved
-        self.kept = kept if kept is not None and len(kept) else None
-        self.filled: list[Block] = []  # K̂, if all of it is stored
+        self.keep(kept)
         self.first, self.last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])  # this rank's rows
-        rows = rows or max(1, BLOCK_ENTRIES.get(source.tensors[0].device.type, ELSEWHERE) // self.shape[1])
+        self.like = source.tensors[0]
+        rows = rows or max(1, BLOCK_ENTRIES.get(self.like.device.type, ELSEWHERE) // self.shape[1])
         self.spans = [*pairwise([*range(self.first, self.last, rows), self.last])] if self.last > self.first else []
         self.block = min(rows, self.last - self.first)
-        self.like = source.tensors[0].detach()
-        self._range = -math.log(torch.finfo(self.like.dtype).tiny)  # 87 for float32, 708 for float64
+        self._range = _range(self.like.dtype)
         self._most = 0.45 * self._range
         self.r, self.c = source.offsets
         self.bound = source.bound
         if math.isinf(self.bound) and not exact and frame is None:
             self.bound = source.measured_bound()
         if frame is None and self.bound <= min(self._range / 3, self.largest_plain):
-            frame = Frame(-self.r.detach(), -self.c.detach(), plain=True)
+            frame = Frame(-self.r, -self.c, plain=True)
         self.frame = frame
 
     @property
@@ -104,6 +104,15 @@ class Blocked(ABC):
                 pass
         return self.frame, self._room() if self.kept is None else self.kept
 
+    def keep(self, kept: Tensor | None) -> None:
+        """Use the rows of K̂ that were made in this frame earlier, if there are any."""
+        self.kept = None if kept is None or kept.shape[0] == 0 else kept
+        self.filled: list[Block] = []  # K̂, if all of it is stored
+
+    def release(self) -> None:
+        """Let go of what is stored."""
+        self.keep(None)
+
     def _room(self) -> Tensor:
         """Room for what is stored."""
         return self.like.new_empty(0, 0)
@@ -121,6 +130,10 @@ class Blocked(ABC):
     @abstractmethod
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
         """K̂ made anew: `fill` writes the rows of a block."""
+
+    def whole(self) -> tuple[Tensor, Tensor] | None:
+        """K̂ and its transpose, if this process has stored all of it as one block."""
+        return None
 
     def log_blocks(self) -> Iterator[Block]:
         """log K, some rows at a time."""
@@ -291,6 +304,12 @@ class Blocked(ABC):
         return parts if self.shard is None else self.shard.sum(*parts)
 
 
+@cache
+def _range(dtype: torch.dtype) -> float:
+    """The logarithm of the largest factor between 1 and a number of this type: 87 for float32, 708 for float64."""
+    return -math.log(torch.finfo(dtype).tiny)
+
+
 def _part(x: Tensor, start: int, stop: int) -> Tensor:
     """Entries of a vector; one number stands for all."""
     return x if len(x) == 1 else x[start:stop]
@@ -307,11 +326,16 @@ class Stored(Blocked):
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
         matrix, filled = self._room(), list[Block]()
         for start, stop in self.spans:
-            rows = matrix[start - self.first : stop - self.first]
+            rows = matrix if len(self.spans) == 1 else matrix[start - self.first : stop - self.first]
             fill(start, stop, rows)
             filled.append((start, stop, rows))
             yield filled[-1]
         self.kept, self.filled = matrix, filled
+
+    def whole(self) -> tuple[Tensor, Tensor] | None:
+        if self.kept is None or self.shard is not None or len(self.spans) != 1:
+            return None
+        return self.kept, self.kept.T
 
     def _room(self) -> Tensor:
         return self.like.new_empty(self.last - self.first, self.shape[1])

@@ -116,7 +116,8 @@ class Inner(Source):
         return without_itself(log_k, start) if self.exclude_self else log_k
 
     def write(self, start: int, stop: int, out: Tensor) -> None:
-        out.addmm_(self.phi[start:stop], self.psi.T, beta=0, alpha=self.scale)
+        phi = self.phi if stop - start == self.shape[0] else self.phi[start:stop]
+        out.addmm_(phi, self.psi.T, beta=0, alpha=self.scale)
         if self.own is not None:
             torch.mul(self.own.detach()[start:stop], self.scale, out=out[:, -self.own.shape[1] :])
         if self.mask is not None:
