@@ -237,7 +237,7 @@ class Alignment(Objective):
             sides, support, constraints = entries.sides, entries.support, entries.constraints
             own, mask, unpaired_rows = entries.own, entries.mask, entries.unpaired_rows
         return Problem.of(
-            _source(kernel, sides, own, mask),
+            self._source(sides, own, mask),
             constraints,
             _ENTROPIC if self.geometry is None else self.geometry,
             eps,
@@ -309,6 +309,25 @@ class Alignment(Objective):
             refuse_unread(per_sample(inputs), target, self.constraints)
         return target
 
+    def _source(self, sides: Sides, own: Tensor | None, mask: Mask | None) -> Source:
+        kernel = self.kernel
+        x = kernel.features(sides.rows.features)
+        y = x if sides.columns is sides.rows else kernel.features(sides.columns.features)
+        factors = kernel.factors(x, y)
+        if own is not None:
+            flat = kernel.features(own.flatten(0, 1))
+            if factors is not None:
+                return _with_own(factors, kernel.factors(x, flat), (len(own), own.shape[1]), sides.joint, mask)
+            rows = torch.func.vmap(lambda one, some: kernel(one[None], some)[0])(x, flat.view(*own.shape[:2], -1))
+            log_k = torch.cat([kernel(x, y), rows], 1)
+        elif factors is not None:
+            return Inner(*factors, sides.joint, None, mask)
+        else:
+            log_k = kernel(x, y)
+        if mask is not None:
+            log_k = log_k.masked_fill(mask.forbidden(0, len(log_k)), -torch.inf)
+        return Given(without_itself(log_k) if sides.joint else log_k, exclude_self=sides.joint)
+
     def __repr__(self) -> str:
         constraints = f"({', '.join(map(repr, self.constraints))}{',' * (len(self.constraints) == 1)})"
         usual = {"target": None, "geometry": None, "layout": None, "reduction": "mean", **_OPTIONS}
@@ -317,28 +336,6 @@ class Alignment(Objective):
         values = {name: getattr(self, name) for name in usual}
         named = [f"{name}={x!r}" for name, x in values.items() if name in always or x != usual[name]]
         return f"{type(self).__name__}({', '.join([repr(self.kernel), constraints, repr(self.divergence), *named])})"
-
-
-def _source(kernel: Kernel, sides: Sides, own: Tensor | None, mask: Mask | None) -> Source:
-    """log K of a batch: by factors if the kernel has them, else as a matrix."""
-    if sides.columns is sides.rows:
-        x = y = kernel.features(sides.rows.features)
-    else:
-        x, y = kernel.both_features(sides.rows.features, sides.columns.features)
-    factors = kernel.factors(x, y)
-    if own is not None:
-        flat = kernel.features(own.flatten(0, 1))
-        if factors is not None:
-            return _with_own(factors, kernel.factors(x, flat), (len(own), own.shape[1]), sides.joint, mask)
-        rows = torch.func.vmap(lambda one, some: kernel(one[None], some)[0])(x, flat.view(*own.shape[:2], -1))
-        log_k = torch.cat([kernel(x, y), rows], 1)
-    elif factors is not None:
-        return Inner(*factors, sides.joint, None, mask)
-    else:
-        log_k = kernel(x, y)
-    if mask is not None:
-        log_k = log_k.masked_fill(mask.forbidden(0, len(log_k)), -torch.inf)
-    return Given(without_itself(log_k) if sides.joint else log_k, exclude_self=sides.joint)
 
 
 def _with_own(

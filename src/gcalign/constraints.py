@@ -104,7 +104,8 @@ class Relaxed(Penalty):
         return self.lam / eps * (sums * (log_sums - mass.log()) - sums + mass)
 
     def distance(self, mass: Tensor, log_sums: Tensor, eps: Tensor) -> Tensor:
-        return self.lam / eps * (torch.xlogy(mass, mass) - mass * log_sums - mass + log_sums.exp())
+        fixed = torch.xlogy(mass, mass) - mass
+        return self.lam / eps * (torch.addcmul(fixed, mass, log_sums, value=-1) + log_sums.exp())
 
 
 @dataclass(frozen=True, repr=False)

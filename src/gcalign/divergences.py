@@ -173,7 +173,7 @@ class Robust(Divergence):
             positives = plan.power(self.q, plan.log_rows)
             value = (self.q * (plan.log_rows - shift)).exp() * (self.lam**self.q - positives) / self.q
         # the gradient is as large as the value: where it may leave the range, the value is ∞, which a criterion refuses
-        return value / (value.abs() <= torch.finfo(value.dtype).max ** 0.5)
+        return value / (value.detach().abs() <= torch.finfo(value.dtype).max ** 0.5)
 
 
 def W1(lam: float, scale: str = "kernel") -> Robust:  # noqa: N802  # the paper's name for a d_M
@@ -271,7 +271,7 @@ class Sum(Divergence):
         return sum(losses, torch.zeros_like(plan.log_rows))
 
     def value(self, plan: Plan) -> Tensor:
-        values = [weight * d.value(mine) for weight, d, mine in self._each(plan)]
+        values = [d.value(mine) if weight == 1 else weight * d.value(mine) for weight, d, mine in self._each(plan)]
         return sum(values[1:], values[0]) if values else torch.zeros_like(plan.eps)
 
     def _each(self, plan: Plan) -> list[tuple[float, Divergence, Plan]]:

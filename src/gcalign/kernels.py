@@ -104,10 +104,6 @@ class Kernel(nn.Module, ABC):
         """The features that `cost` compares, computed from each embedding separately."""
         return z
 
-    def both_features(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The features of the two sides."""
-        return self.features(x), self.features(y)
-
     @abstractmethod
     def cost(self, x: Tensor, y: Tensor) -> Tensor:  # [n, d], [m, d] -> [n, m]
         """The cost C between the features of the two sides."""
@@ -184,11 +180,6 @@ class Cosine(Kernel):
     def features(self, z: Tensor) -> Tensor:
         x = normalize(z)
         return normalize(x - x.mean(0)) if self.center else x
-
-    def both_features(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        if self.center or type(self).features is not Cosine.features:
-            return super().both_features(x, y)
-        return normalize_both(x, y)
 
     def cost(self, x: Tensor, y: Tensor) -> Tensor:
         if self.bias is None:
@@ -310,23 +301,13 @@ def as_kernel(kernel: Kernel | Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 
 def normalize(z: Tensor) -> Tensor:
     """Divide each row by its norm. A zero row stays zero and has a finite gradient; no row over- or underflows."""
-    return _normalized(z)[0]
-
-
-def normalize_both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """`normalize` two tensors as one function of autograd, which costs as much as several small operations."""
-    units = _normalized(x, y)
-    return units[0], units[1]
-
-
-def _normalized(*zs: Tensor) -> tuple[Tensor, ...]:
     if not torch.compiler.is_compiling():
         try:
-            return _Normalize.apply(*zs)  # type: ignore[no-any-return, no-untyped-call]  # torch's own
+            return _Normalize.apply(z)[0]  # type: ignore[no-untyped-call]  # torch's own
         except RuntimeError as error:
             if "functorch transforms" not in str(error):
                 raise
-    return tuple(z / _norms(z) for z in zs)  # torch.compile differentiates the formula, and fuses it; torch.func needs it
+    return z / _norms(z)  # torch.compile differentiates the formula itself, and fuses it; torch.func needs it
 
 
 def _norms(z: Tensor) -> Tensor:  # [n, 1]
@@ -348,30 +329,22 @@ def _norms(z: Tensor) -> Tensor:  # [n, 1]
 
 
 class _Normalize(torch.autograd.Function):
-    """z/‖z‖ of each row of each tensor; only the results and the norms are stored for the backward pass."""
+    """z/‖z‖ of each row; only the result and the norms are stored for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, *zs: Tensor) -> tuple[Tensor, ...]:
-        norms = [_norms(z) for z in zs]
-        results = *[z / norm for z, norm in zip(zs, norms, strict=True)], *norms
-        ctx.save_for_backward(*results)  # outputs, so that second derivatives exist
+    def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
+        norm = _norms(z)
+        unit = z / norm
+        ctx.save_for_backward(unit, norm)  # outputs, so that second derivatives exist
         ctx.set_materialize_grads(False)
-        constant = [k for k, wanted in enumerate(ctx.needs_input_grad) if not wanted]
-        if constant:
-            ctx.mark_non_differentiable(*[results[k + i] for k in constant for i in (0, len(zs))])
-        return results
+        return unit, norm
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved, count = ctx.saved_tensors, len(ctx.needs_input_grad)
-        return tuple(_along_rows(saved[k], saved[count + k], grads[k], grads[count + k]) for k in range(count))
-
-
-def _along_rows(unit: Tensor, norm: Tensor, grad: Tensor | None, of_norm: Tensor | None) -> Tensor | None:
-    """The gradient of rows, given those of their directions and of their norms."""
-    through = None if of_norm is None else unit * of_norm
-    if grad is None:
-        return through
-    within = (unit * grad).sum(1, keepdim=True)
-    result = torch.addcmul(grad, unit, within, value=-1).div_(norm)
-    return result if through is None else result + through
+    def backward(ctx: Any, grad: Tensor | None, along: Tensor | None) -> Tensor | None:
+        unit, norm = ctx.saved_tensors
+        through = None if along is None else unit * along
+        if grad is None:
+            return through
+        within = (unit * grad).sum(1, keepdim=True)
+        result = torch.addcmul(grad, unit, within, value=-1).div_(norm)
+        return result if through is None else result + through

@@ -258,7 +258,6 @@ def _linear(operator: Blocked, problem: Problem, s: Scalings, adjoint: Adjoints)
         if sigma is not None:  # the sums of the last column step are read as well
             b = b - sigma / tau_2
         outer: Tensor | None = a / -tau_2  # what u has from outside: in the last iteration alone
-        whole = operator.whole()
         for t in range(len(s.record) - 1, -1, -1):
             x, kx, z, w, _ = s.record[t]
             assert w is not None
@@ -266,7 +265,7 @@ def _linear(operator: Blocked, problem: Problem, s: Scalings, adjoint: Adjoints)
             by_columns.append((z, y))
             if kx is None:  # rows are free
                 break
-            delta, back = _reversed_row_step(operator, whole, y, z, outer, kx, tau_1 * tau_2 if t > 0 else None)
+            delta, back = _reversed_row_step(operator, y, z, outer, kx, tau_1 * tau_2 if t > 0 else None)
             by_rows.append((delta, x))
             if back is None:
                 break
@@ -307,19 +306,13 @@ def _largest(x: Tensor, mass: Tensor) -> float:
 
 
 def _reversed_row_step(
-    operator: Blocked,
-    whole: tuple[Tensor, Tensor] | None,
-    y: Tensor,
-    z: Tensor,
-    outer: Tensor | None,
-    kx: Tensor,
-    factor: float | None,
+    operator: Blocked, y: Tensor, z: Tensor, outer: Tensor | None, kx: Tensor, factor: float | None
 ) -> tuple[Tensor, Tensor | None]:
     """δ = (outer + z ∘ K̂y)/(K̂x), and K̂ᵀδ times a factor unless that is None, in one pass."""
-    if whole is not None:  # the views and lists that blocks need cost as much as a small product
-        delta = torch.mv(whole[0], y).mul_(z) if outer is None else torch.addcmul(outer, torch.mv(whole[0], y), z)
+    if (k := operator.whole) is not None:  # the views and lists that blocks need cost as much as a small product
+        delta = torch.mv(k, y).mul_(z) if outer is None else torch.addcmul(outer, torch.mv(k, y), z)
         delta.div_(kx)
-        return delta, None if factor is None else torch.addmv(y, whole[1], delta, beta=0, alpha=factor)
+        return delta, None if factor is None else torch.addmv(y, k.T, delta, beta=0, alpha=factor)
     parts, back = list[Tensor](), None
     for first, last, k in operator.blocks():
         part = torch.mv(k, y).mul_(z[first:last])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
@@ -78,8 +78,7 @@ def explain(problem: Problem, options: Options, reads: Reads) -> Choice:
         return Choice("unrolled", reason)
     if options.gradient == "envelope":  # refused without solving where it would be wrong
         choose(problem, options, reads, converged=True)
-    with torch.no_grad():
-        vectors, solved, _ = _forward(_call(problem, options, reads)._replace(wanted=True))
+    vectors, solved = _forward(_call(problem, options, reads)._replace(wanted=True))
     choice, parts = choose(problem, options, reads, solved.scalings.converged), []
     if choice.mode == "implicit" and solved.scalings.linear:
         one = problem.constrained == 1
@@ -245,7 +244,7 @@ class Solved(NamedTuple):
 
     scalings: Scalings
     mode: str
-    kernel: Kept | None  # what is stored of K̂, and its frame; None: no gradient is wanted
+    operator: Blocked  # K; between the passes, `_Solve` keeps what it stores
 
 
 class Call(NamedTuple):
@@ -283,23 +282,24 @@ def _with_number(call: Call) -> Problem:
     return replace(call.problem, eps_value=float(call.problem.eps))  # waits for the device
 
 
-def _forward(call: Call) -> tuple[Vectors, Solved, Blocked]:
-    """What a divergence reads of the plan, what the backward pass needs, and K as an operator."""
+def _forward(call: Call) -> tuple[Vectors, Solved]:
+    """What a divergence reads of the plan, and what the backward pass needs."""
     options, reads = call.options, call.reads
-    problem, operator = _with_number(call), _kernel_operator(call)
-    s = scalings(operator, problem, options, reads, recorded=call.wanted, eps_wanted=call.eps_wanted)
-    mode = choose(problem, options, reads, s.converged).mode
-    vectors = read(operator, problem, reads, s)
-    return vectors, Solved(s, mode, operator.saved() if call.wanted else None), operator
+    with torch.no_grad():
+        problem, operator = _with_number(call), _kernel_operator(call)
+        s = scalings(operator, problem, options, reads, recorded=call.wanted, eps_wanted=call.eps_wanted)
+        mode = choose(problem, options, reads, s.converged).mode
+        vectors = read(operator, problem, reads, s)
+    return vectors, Solved(s, mode, operator)
 
 
 def _backward(
-    call: Call, solved: Solved, operator: Blocked, adjoint: Adjoints, wanted: Sequence[bool]
+    call: Call, solved: Solved, adjoint: Adjoints, wanted: list[bool]
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """∂L/∂ε other than through the kernel, and the gradient in each tensor of the kernel."""
-    with without_autocast(solved.scalings.a.device):
-        problem = _with_number(call)
-        return backward(operator, problem, call.reads, solved.scalings, solved.mode, adjoint, wanted, call.eps_wanted)
+    with torch.no_grad(), without_autocast(solved.scalings.a.device):
+        problem, (s, mode, operator) = _with_number(call), solved
+        return backward(operator, problem, call.reads, s, mode, adjoint, wanted, call.eps_wanted)
 
 
 class _Solve(torch.autograd.Function):
@@ -307,13 +307,13 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Any, ...]:
-        vectors, solved, operator = _forward(call)
-        if solved.kernel is not None:
+        vectors, solved = _forward(call)
+        if call.wanted:
             # outputs are copies, so that nothing that is kept for the backward pass holds on to them
-            vectors = Vectors(*[x.detach() for x in vectors])
-            _, kept = solved.kernel
-            operator.release()
-            ctx.call, ctx.operator, ctx.solved = call, operator, Solved(solved.scalings, solved.mode, None)
+            vectors = Vectors(*map(Tensor.detach, vectors))
+            _, kept = solved.operator.saved()
+            solved.operator.keep(None)
+            ctx.call, ctx.solved = call, solved
             # inputs, masses and target are saved so that torch notices a change in place between the two passes
             masses = [side.mass for side in (call.problem.rows, call.problem.columns) if side is not None]
             ctx.save_for_backward(kept, *tensors, *masses, *call.problem.support.tensors)
@@ -329,10 +329,9 @@ class _Solve(torch.autograd.Function):
             raise RuntimeError(
                 f"gradient={call.options.gradient!r} has no second derivative; use gradient='unrolled' for that"
             )
-        ctx.operator.keep(ctx.saved_tensors[0])
-        adjoint, wanted = Adjoints(*grads[:-1]), ctx.needs_input_grad[1:-1]
-        eps_grad, kernel_grads = _backward(call, ctx.solved, ctx.operator, adjoint, wanted)
-        ctx.operator.release()
+        ctx.solved.operator.keep(ctx.saved_tensors[0])
+        eps_grad, kernel_grads = _backward(call, ctx.solved, Adjoints(*grads[:-1]), list(ctx.needs_input_grad[1:-1]))
+        ctx.solved.operator.keep(None)
         return None, *kernel_grads, eps_grad
 
 
@@ -441,12 +440,11 @@ def _slots(call: Call) -> int:
 
 
 def _stored(solved: Solved, slots: int) -> tuple[Saved | None, Solution]:
-    s, kernel = solved.scalings, solved.kernel
-    numbers = s.iterations, s.converged, len(s.record), s.linear, kernel is not None and kernel[0].plain
-    solution = Solution(*numbers, MODES.index(solved.mode), s.accurate)
-    if kernel is None:
+    s, mode, operator = solved
+    (alpha, beta, plain), kept = operator.saved() if slots else (Frame(s.a, s.b), s.a)
+    solution = Solution(s.iterations, s.converged, len(s.record), s.linear, plain, MODES.index(mode), s.accurate)
+    if not slots:
         return None, solution
-    (alpha, beta, _), kept = kernel
     rows, columns = s.a.new_zeros(slots, 2, len(s.a)), s.b.new_zeros(slots, 2, len(s.b))
     vectors = [(columns[k, 0], rows[k, 0], rows[k, 1], columns[k, 1]) for k in range(-1, len(s.record))]
     for places, values in zip(vectors, [(s.x, s.kx), *s.record], strict=True):
@@ -469,7 +467,7 @@ def _restored(call: Call, saved: Saved, solution: Solution) -> Solved:
         bool(solution.converged), record, bool(solution.linear), saved.columns[-1, 0], saved.rows[-1, 0],
     )  # fmt: skip
     frame = Frame(saved.alpha, saved.beta, bool(solution.plain))
-    return Solved(s, MODES[solution.mode], (frame, saved.kept))
+    return Solved(s, MODES[solution.mode], _kernel_operator(call, (frame, saved.kept)))
 
 
 def _pack(call: Call) -> Packed:
@@ -504,8 +502,7 @@ _library.define(
 
 def _solve(*arguments: Any) -> tuple[Tensor, ...]:
     call = _unpack(*arguments)
-    with torch.no_grad():
-        vectors, solved, _ = _forward(call)
+    vectors, solved = _forward(call)
     saved, solution = _stored(solved, _slots(call))
     if call.options.check_finite:  # in eager code the criterion looks at its loss
         _check_values(call.problem, vectors.on_target.sum() + vectors.log_rows.sum())
@@ -554,10 +551,7 @@ def _empty(call: Call) -> Saved:
 
 def _solve_backward(adjoint: Any, saved: Any, solution: Tensor, wanted: list[bool], *arguments: Any) -> list[Tensor]:
     call, numbers = _unpack(*arguments), Solution(*solution.tolist())  # on the CPU, so this is no wait
-    with torch.no_grad():
-        solved = _restored(call, Saved(*saved), numbers)
-        operator = _kernel_operator(call, solved.kernel)
-        eps_grad, grads = _backward(call, solved, operator, Adjoints(*adjoint), wanted)
+    eps_grad, grads = _backward(call, _restored(call, Saved(*saved), numbers), Adjoints(*adjoint), wanted)
     eps = call.problem.eps
     # an operator gives tensors, so one without entries stands for none
     return [*(eps.new_empty(0) if x is None else x for x in grads), eps.new_zeros(()) if eps_grad is None else eps_grad]

@@ -29,7 +29,6 @@ MAX_ACCELERATED = 300  # accelerated iterations; if they have not converged by t
 _MOST_IDS = 1 << 26  # size limit of the table of a warm start, which has one number per id
 MEMORY = 5  # points that are mixed
 _SLOW = 0.1  # if the error falls faster than this, points are not mixed
-Products = tuple[Tensor | None, Tensor, Tensor | None]
 Exponents = tuple[float | None, float | None]  # τ of both steps; 1 for a free side, None if a step has another form
 
 
@@ -350,36 +349,30 @@ class LinearStep:
         self.top_rows, self.top_columns = _top(self.rows, tau_1, self.r), _top(self.columns, tau_2, self.c)
         self.start = self.c.expand(m).exp()  # products need vectors without stride 0
         self.free = self.r.expand(n).exp() if self.rows is None else self.r
-        self.whole: tuple[Tensor, Tensor] | None = None  # K̂ and its transpose, once they are stored in one block
         self.target = problem.support if isinstance(problem.support, Pairs) else None
         self.inner = None if self.target is None else operator.source.on_pairs(self.target)
 
     def __call__(self, x: Tensor) -> Sweep:
-        kx, z, w = self._products(x) if self.whole is None else self._stored_products(x, *self.whole)
-        return Sweep(x, kx, z, w, x if w is None or self.top_columns is None else _scaled(self.top_columns, w, self.tau_2))
-
-    def _stored_products(self, x: Tensor, k: Tensor, transposed: Tensor) -> Products:
-        """`_products` without the views and lists that blocks need; each costs as much as a small product."""
-        kx, z = None, self.free
-        if self.top_rows is not None:
-            kx = torch.mv(k, x)
-            z = _scaled(self.top_rows, kx, self.tau_1)
-        return kx, z, None if self.top_columns is None else torch.mv(transposed, z)
-
-    def _products(self, x: Tensor) -> Products:
-        """K̂x, z and K̂ᵀz, by blocks; None for a side without a constraint."""
-        sums, scaled, kx, z, w = list[Tensor](), list[Tensor](), None, self.free, None
-        for first, last, block in self.operator.blocks():
+        kx, z, w = None, self.free, None
+        if (k := self.operator.whole) is not None:  # the views and lists that blocks need cost as much as a product
             if self.top_rows is not None:
-                sums.append(torch.mv(block, x))
-                scaled.append(_scaled(self.top_rows[first:last], sums[-1], self.tau_1))
-            if self.columns is not None:
-                part = scaled[-1] if scaled else z[first:last]
-                w = torch.mv(block.T, part) if w is None else w.addmv_(block.T, part)
-        self.whole = self.operator.whole()
-        if self.top_rows is not None:
-            kx, z = self.operator.joined(sums), self.operator.joined(scaled)
-        return kx, z, None if self.columns is None else self.operator.over_ranks(w)
+                kx = torch.mv(k, x)
+                z = _scaled(self.top_rows, kx, self.tau_1)
+            if self.top_columns is not None:
+                w = torch.mv(k.T, z)
+        else:
+            sums, scaled = list[Tensor](), list[Tensor]()
+            for first, last, block in self.operator.blocks():
+                if self.top_rows is not None:
+                    sums.append(torch.mv(block, x))
+                    scaled.append(_scaled(self.top_rows[first:last], sums[-1], self.tau_1))
+                if self.top_columns is not None:
+                    part = scaled[-1] if scaled else z[first:last]
+                    w = torch.mv(block.T, part) if w is None else w.addmv_(block.T, part)
+            if self.top_rows is not None:
+                kx, z = self.operator.joined(sums), self.operator.joined(scaled)
+            w = None if self.top_columns is None else self.operator.over_ranks(w)
+        return Sweep(x, kx, z, w, x if self.top_columns is None else _scaled(self.top_columns, w, self.tau_2))
 
     def error(self, sweep: Sweep) -> Tensor:
         assert sweep.back is not None

@@ -15,7 +15,6 @@ import mmap
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -68,13 +67,13 @@ class Blocked(ABC):
     ) -> None:
         self.source, self.shape, self.shard, self.exact = source, source.shape, shard, exact
         frame, kept = (None, None) if saved is None else saved
-        self.keep(kept)
         self.first, self.last = (0, self.shape[0]) if shard is None else shard.rows(self.shape[0])  # this rank's rows
         self.like = source.tensors[0]
         rows = rows or max(1, BLOCK_ENTRIES.get(self.like.device.type, ELSEWHERE) // self.shape[1])
         self.spans = [*pairwise([*range(self.first, self.last, rows), self.last])] if self.last > self.first else []
         self.block = min(rows, self.last - self.first)
-        self._range = _range(self.like.dtype)
+        self.keep(kept)
+        self._range = -math.log(torch.finfo(self.like.dtype).tiny)  # 87 for float32, 708 for float64
         self._most = 0.45 * self._range
         self.r, self.c = source.offsets
         self.bound = source.bound
@@ -107,11 +106,9 @@ class Blocked(ABC):
     def keep(self, kept: Tensor | None) -> None:
         """Use the rows of K̂ that were made in this frame earlier, if there are any."""
         self.kept = None if kept is None or kept.shape[0] == 0 else kept
-        self.filled: list[Block] = []  # K̂, if all of it is stored
-
-    def release(self) -> None:
-        """Let go of what is stored."""
-        self.keep(None)
+        self.whole: Tensor | None = None  # K̂, where it is one block that is stored as it is
+        if self.kept is not None and len(self.spans) == 1 and self.shard is None and self.kept.dtype == self.like.dtype:
+            self.whole = self.kept
 
     def _room(self) -> Tensor:
         """Room for what is stored."""
@@ -130,10 +127,6 @@ class Blocked(ABC):
     @abstractmethod
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
         """K̂ made anew: `fill` writes the rows of a block."""
-
-    def whole(self) -> tuple[Tensor, Tensor] | None:
-        """K̂ and its transpose, if this process has stored all of it as one block."""
-        return None
 
     def log_blocks(self) -> Iterator[Block]:
         """log K, some rows at a time."""
@@ -156,7 +149,7 @@ class Blocked(ABC):
 
     def _move(self, alpha: Tensor, beta: Tensor) -> None:
         """Change the frame; blocks are made again when they are next taken."""
-        self.kept, self.filled = None, []
+        self.keep(None)
         self.frame = Frame(alpha + self.unit, beta.clone())
 
     # --- products in log space --------------------------------------------------------------------------------
@@ -214,7 +207,7 @@ class Blocked(ABC):
 
     def _move_to_columns(self, b: Tensor) -> Tensor:
         """log(K eᵇ), and the frame with β = b in which each row of K̂ has a largest entry of e^unit, in one pass."""
-        self.kept, self.filled = None, []
+        self.keep(None)
         n = self.shape[0]
         alpha, log_kv = self.like.new_zeros(n), self.like.new_zeros(n)
 
@@ -304,12 +297,6 @@ class Blocked(ABC):
         return parts if self.shard is None else self.shard.sum(*parts)
 
 
-@cache
-def _range(dtype: torch.dtype) -> float:
-    """The logarithm of the largest factor between 1 and a number of this type: 87 for float32, 708 for float64."""
-    return -math.log(torch.finfo(dtype).tiny)
-
-
 def _part(x: Tensor, start: int, stop: int) -> Tensor:
     """Entries of a vector; one number stands for all."""
     return x if len(x) == 1 else x[start:stop]
@@ -319,23 +306,17 @@ class Stored(Blocked):
     """One matrix [n, m]; the first pass fills it and uses each block while it is in the cache."""
 
     def blocks(self) -> Iterable[Block]:
-        if self.kept is not None and not self.filled:
-            self.filled = [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
-        return self.filled or self._new_blocks(self._make)
+        if self.kept is None:
+            return self._new_blocks(self._make)
+        return [(i, j, self.kept[i - self.first : j - self.first]) for i, j in self.spans]
 
     def _new_blocks(self, fill: Callable[[int, int, Tensor], None]) -> Iterator[Block]:
-        matrix, filled = self._room(), list[Block]()
+        matrix = self._room()
         for start, stop in self.spans:
             rows = matrix if len(self.spans) == 1 else matrix[start - self.first : stop - self.first]
             fill(start, stop, rows)
-            filled.append((start, stop, rows))
-            yield filled[-1]
-        self.kept, self.filled = matrix, filled
-
-    def whole(self) -> tuple[Tensor, Tensor] | None:
-        if self.kept is None or self.shard is not None or len(self.spans) != 1:
-            return None
-        return self.kept, self.kept.T
+            yield start, stop, rows
+        self.keep(matrix)
 
     def _room(self) -> Tensor:
         return self.like.new_empty(self.last - self.first, self.shape[1])
