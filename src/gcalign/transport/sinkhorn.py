@@ -372,7 +372,8 @@ class LinearStep:
             if self.top_rows is not None:
                 kx, z = self.operator.joined(sums), self.operator.joined(scaled)
             w = None if self.top_columns is None else self.operator.over_ranks(w)
-        return Sweep(x, kx, z, w, x if self.top_columns is None else _scaled(self.top_columns, w, self.tau_2))
+        after = x if self.top_columns is None or w is None else _scaled(self.top_columns, w, self.tau_2)
+        return Sweep(x, kx, z, w, after)
 
     def error(self, sweep: Sweep) -> Tensor:
         assert sweep.back is not None
